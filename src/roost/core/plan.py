@@ -17,9 +17,11 @@ class Slice:
     tokens:  ids of the whole sequence so far, prompt and generated, int32; it is the sequence's
              own array and only read here.  ``0 … start … stop ≤ len(tokens)``
     pages:   KV pages of the sequence in order; page i holds tokens [16·i, 16·i + 16).
-    samples: True when stop == len(tokens): the logits of position stop−1 choose the next token.
+    samples: the logits of position stop−1 choose the next token; only where stop == len(tokens),
+             and not there for a request of zero new tokens.
     prompt_logprobs: positions p in [start, stop) whose logits are wanted for the prompt logprob of
              token p+1, as a half-open range (first, last); first == last: none.
+    are_stops_banned: the next token may not be one of `sampling.stop_ids` (min_new_tokens).
     """
 
     request_id: RequestId
@@ -32,6 +34,7 @@ class Slice:
     sampling: Sampling
     logprobs: LogprobsWanted
     prompt_logprobs: tuple[int, int] = (0, 0)
+    are_stops_banned: bool = False
 
     @property
     def num_tokens(self) -> int:

@@ -25,11 +25,12 @@ class Cancel(msgspec.Struct, frozen=True, array_like=True, tag="cancel"):
 
 
 class Control(msgspec.Struct, frozen=True, array_like=True, tag="control"):
-    """A call on the whole engine; answered by ControlDone with the same call_id.
+    """A call on the whole engine; answered to `origin` by ControlDone with the same call_id.
 
     verb is one of: abort_all, flush_cache, pause, resume, load.
     """
 
+    origin: Origin
     call_id: str
     verb: str
     argument: str = ""
