@@ -1,0 +1,21 @@
+"""The frontend room: from what a client asks to what it gets, in the process that serves it.
+
+Takes asks (text, ids or chat messages) and the engine's events from a wire channel.
+Gives heads and pieces of answers, exactly one ending each, and refusals before the first byte.
+"""
+
+from roost.frontend.ask import Ask, ChatPrompt, Prompt, TextPrompt, TokenPrompt, Wish
+from roost.frontend.piece import AnswerHead, Piece
+from roost.frontend.settings import FrontendSettings
+
+__all__ = [
+    "AnswerHead",
+    "Ask",
+    "ChatPrompt",
+    "FrontendSettings",
+    "Piece",
+    "Prompt",
+    "TextPrompt",
+    "TokenPrompt",
+    "Wish",
+]
