@@ -1,0 +1,19 @@
+"""Decides what runs next. Pure, synchronous, deterministic: no tensor, no socket, no clock.
+
+Takes requests, cancels, step results and the time. Gives plans, and events with their address.
+"""
+
+from roost.sched.admission import SchedLimits
+from roost.sched.endings import Addressed
+from roost.sched.scheduler import Scheduler
+from roost.sched.sequence import NewStopMatcher, StopMatch, StopMatcher, TokenBytes
+
+__all__ = [
+    "Addressed",
+    "NewStopMatcher",
+    "SchedLimits",
+    "Scheduler",
+    "StopMatch",
+    "StopMatcher",
+    "TokenBytes",
+]

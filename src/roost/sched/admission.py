@@ -1,0 +1,90 @@
+"""What may come in, and when it may run."""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from roost.cache import PagePool, pages_for
+from roost.core.errors import PromptTooLong, QueueFull, RequestError, TooManyTokens
+from roost.core.plan import PAGE_TOKENS
+from roost.core.request import GenerateRequest
+from roost.sched.sequence import Sequence
+
+# Tokens by which an answer is expected to grow before others end and give pages back. Lower, and
+# sequences are retracted soon after they were admitted; higher, and memory lies idle.
+_GROWTH_TOKENS = 128
+
+
+@dataclass(frozen=True, slots=True)
+class SchedLimits:
+    """Facts of the model and settings of the server.
+
+    max_step_tokens: tokens computed in one step, at most. It exceeds max_running, so that a prompt
+    gets on even when every other sequence decodes.
+    """
+
+    vocab_size: int
+    max_context_tokens: int
+    max_running: int
+    max_queued: int
+    max_step_tokens: int = 512
+    queue_timeout_s: float = math.inf
+
+    def __post_init__(self) -> None:
+        assert self.max_running >= 1, "nothing may run"
+        assert self.max_step_tokens > self.max_running, (
+            "a full batch would leave no room to prefill"
+        )
+
+
+def check_request(request: GenerateRequest, limits: SchedLimits, pool: PagePool) -> None:
+    """Raise RequestError for what can never run, now and not when its turn comes.
+
+    Whoever sent it has checked it against the same facts; here it guards the engine.
+    """
+    prompt_ids = request.prompt_ids
+    if not prompt_ids:
+        raise RequestError("The prompt is empty.", param="input_ids")
+    if len(prompt_ids) > limits.max_context_tokens:
+        raise PromptTooLong(
+            num_prompt_tokens=len(prompt_ids), max_context_tokens=limits.max_context_tokens
+        )
+    limit_tokens = min(limits.max_context_tokens, pool.num_pages * PAGE_TOKENS)
+    max_new_tokens = request.sampling.max_new_tokens
+    if len(prompt_ids) + max_new_tokens > limit_tokens:
+        raise TooManyTokens(
+            num_prompt_tokens=len(prompt_ids),
+            max_new_tokens=max_new_tokens,
+            limit_tokens=limit_tokens,
+        )
+    _check_ids("input_ids", prompt_ids, limits.vocab_size)
+    _check_ids("token_ids_logprob", request.logprobs.token_ids, limits.vocab_size)
+    _check_ids("stop_token_ids", request.sampling.stop_ids, limits.vocab_size)
+    _check_ids(
+        "logit_bias",
+        tuple(token_id for token_id, _ in request.sampling.logit_bias),
+        limits.vocab_size,
+    )
+
+
+def check_queue(request: GenerateRequest, *, is_full: bool) -> None:
+    """Raise QueueFull, but never for a health check."""
+    if is_full and not request.envelope.is_health_check:
+        raise QueueFull("The request queue is full.")
+
+
+def _check_ids(param: str, ids: tuple[int, ...], vocab_size: int) -> None:
+    if ids and not (min(ids) >= 0 and max(ids) < vocab_size):
+        bad = next(token_id for token_id in ids if not 0 <= token_id < vocab_size)
+        raise RequestError(f"{param} must hold ids in [0, {vocab_size}), got {bad}.", param=param)
+
+
+def expected_pages(seq: Sequence) -> int:
+    """Pages that the sequence will hold once it has grown as expected, its own limit at most."""
+    return pages_for(min(len(seq.tokens) + _GROWTH_TOKENS, seq.max_tokens))
+
+
+def spare_pages(pool: PagePool, running: Iterable[Sequence]) -> int:
+    """Free pages, less those into which the running sequences are expected to grow. May be < 0."""
+    growth = sum(expected_pages(seq) - len(seq.lease.pages) for seq in running if seq.lease)
+    return pool.num_free - growth

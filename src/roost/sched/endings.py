@@ -1,0 +1,65 @@
+"""Events with their address, and how the scheduler words an ending."""
+
+from typing import NamedTuple
+
+from roost.core.errors import RequestError
+from roost.core.events import Ended, Event, Usage
+from roost.core.outcome import Outcome
+from roost.core.request import Envelope, GenerateRequest
+from roost.sched.sequence import Sequence
+
+
+class Addressed(NamedTuple):
+    """An event, and whom it is for."""
+
+    envelope: Envelope
+    event: Event
+
+
+_BY_CODE = {
+    "queue_full": Outcome.QUEUE_FULL,
+    "shutting_down": Outcome.SHUTTING_DOWN,
+    "deadline": Outcome.DEADLINE,
+    "engine_fault": Outcome.ENGINE_FAULT,
+}
+
+
+def refused(request: GenerateRequest, error: RequestError, now_s: float) -> Addressed:
+    """The ending of a request that never waited."""
+    envelope = request.envelope
+    usage = Usage(
+        num_prompt_tokens=len(request.prompt_ids),
+        queue_s=max(now_s - envelope.arrival_s, 0.0),
+    )
+    ended = Ended(
+        outcome=_BY_CODE.get(error.code, Outcome.INVALID_REQUEST),
+        usage=usage,
+        message=error.message,
+        code=error.code,
+        status=error.http_status,
+    )
+    return Addressed(envelope, ended)
+
+
+def cancelled(seq: Sequence, now_s: float, *, is_disconnect: bool) -> Addressed:
+    """The client's own ending. The wording is what clients of the native API know."""
+    if is_disconnect:
+        outcome, message = Outcome.CLIENT_DISCONNECTED, "The client disconnected"
+    else:
+        outcome = Outcome.CLIENT_CANCELLED
+        message = "Abort in waiting queue" if seq.lease is None else "Aborted"
+    return ended(seq, outcome, now_s, message=message)
+
+
+def overdue(seq: Sequence, now_s: float) -> Addressed:
+    waited = "" if seq.has_run else " in the queue"
+    message = f"The request reached its time limit{waited}."
+    return ended(seq, Outcome.DEADLINE, now_s, message=message, code="deadline")
+
+
+def ended(
+    seq: Sequence, outcome: Outcome, now_s: float, *, message: str, code: str = ""
+) -> Addressed:
+    """An ending that the sequence's tokens did not bring about."""
+    event = Ended(outcome=outcome, usage=seq.usage(now_s), message=message, code=code)
+    return Addressed(seq.envelope, event)

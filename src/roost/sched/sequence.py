@@ -1,0 +1,108 @@
+"""A request while the scheduler holds it."""
+
+import math
+from array import array
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from roost.cache import Lease
+from roost.core.events import TokenLogprob, Usage
+from roost.core.request import Envelope, GenerateRequest
+
+
+class StopMatch(Protocol):
+    """A stop string or regex that was found: which, and its bytes [start, end) in the answer."""
+
+    @property
+    def matched(self) -> str: ...
+
+    @property
+    def start(self) -> int: ...
+
+    @property
+    def end(self) -> int: ...
+
+
+class StopMatcher(Protocol):
+    """Looks for the stops of one answer as its bytes come."""
+
+    def feed(self, data: bytes, /) -> StopMatch | None: ...
+
+    def skip(self, data: bytes, /) -> None:
+        """Take bytes in which no stop may end."""
+        ...
+
+
+# (stop strings, stop regexes) → a matcher. Raises RequestError for a regex that does not compile.
+NewStopMatcher = Callable[[tuple[bytes, ...], tuple[str, ...]], StopMatcher]
+# (token id, skip special tokens) → the bytes that the token adds to the text.
+TokenBytes = Callable[[int, bool], bytes]
+
+
+@dataclass(slots=True, eq=False)
+class Sequence:
+    """One request's tokens, and how far they are computed.
+
+    tokens     0 ......... num_prompt_tokens ......... len(tokens)
+               | prompt    | generated                 |
+               0 ... num_computed .................... len(tokens)
+               | in the KV | pending                   |
+
+    Waiting: no lease and nothing computed, also after a retraction. Running: a lease that holds at
+    least what is computed.
+    """
+
+    request: GenerateRequest
+    tokens: "array[int]"
+    matcher: StopMatcher | None
+    queue_deadline_s: float
+    num_computed: int = 0
+    lease: Lease | None = None
+    is_started: bool = False
+    is_ended: bool = False
+    num_retractions: int = 0
+    # Seconds from arrival to the first plan that it was part of; NaN before.
+    queue_s: float = math.nan
+    # Until the first delta takes them; the first entry is that of token `prompt_from`.
+    prompt_logprobs: list[TokenLogprob] = field(default_factory=list)
+
+    @property
+    def envelope(self) -> Envelope:
+        return self.request.envelope
+
+    @property
+    def num_prompt_tokens(self) -> int:
+        return len(self.request.prompt_ids)
+
+    @property
+    def num_generated(self) -> int:
+        return len(self.tokens) - len(self.request.prompt_ids)
+
+    @property
+    def num_pending(self) -> int:
+        return len(self.tokens) - self.num_computed
+
+    @property
+    def max_tokens(self) -> int:
+        """Prompt and answer together, at most."""
+        return len(self.request.prompt_ids) + self.request.sampling.max_new_tokens
+
+    @property
+    def has_run(self) -> bool:
+        return not math.isnan(self.queue_s)
+
+    def is_overdue(self, now_s: float) -> bool:
+        if self.envelope.deadline_s <= now_s:
+            return True
+        return not self.has_run and self.queue_deadline_s <= now_s
+
+    def usage(self, now_s: float) -> Usage:
+        waited_s = self.queue_s if self.has_run else now_s - self.envelope.arrival_s
+        return Usage(
+            num_prompt_tokens=self.num_prompt_tokens,
+            num_completion_tokens=self.num_generated,
+            num_cached_tokens=0,
+            num_retractions=self.num_retractions,
+            queue_s=max(waited_s, 0.0),
+        )
