@@ -16,8 +16,8 @@ constexpr int64_t kBlockRows = 16;  // output rows of a weight block: the lanes 
 constexpr int64_t kGroup = 32;      // inputs that share an activation scale (and most weight scales)
 constexpr int64_t kPageTokens = 16;
 
-// How a packed matrix is stored. Uk: unsigned k-bit codes. `M`: scale and minimum a group
-// (w = scale · code − min, GGUF's sign convention settled by the packer). Without M: symmetric, w = scale · (code − 2^(k−1)).
+// How a packed matrix is stored. Uk: unsigned k-bit codes. With M: a scale and a minimum a group,
+// w = scale · code − minimum. Without: w = scale · (code − 2^(k−1)).
 enum class WeightFormat : int32_t {
   kF32 = 0,
   kF16 = 1,
@@ -26,12 +26,14 @@ enum class WeightFormat : int32_t {
   kU4 = 4,     // Q4_0
   kU5M = 5,    // Q5_1, Q5_K
   kU5 = 6,     // Q5_0
-  kU6G16 = 7,  // Q6_K: groups of 16
-  kU8 = 8,     // Q8_0 (code = value + 128)
+  kU6G16 = 7,  // Q6_K: a scale for 16 inputs
+  kU8 = 8,     // Q8_0
 };
 
-// A matrix [rows outputs, cols inputs] in the layout that the kernels stream. It does not own `data`
-// (64-byte aligned). `scale` is a power of two that multiplies every result.
+constexpr bool is_quantised(WeightFormat format) { return format >= WeightFormat::kU4M; }
+
+// A matrix [rows outputs, cols inputs] in the layout that the kernels stream (see pack.h). It does
+// not own `data` (64-byte aligned). `scale` is a power of two that multiplies every result.
 struct PackedMatrix {
   WeightFormat format;
   int64_t rows;
@@ -40,12 +42,20 @@ struct PackedMatrix {
   const uint8_t* data;
 };
 
-// Activations quantised a row at a time in groups of 32: x ≈ q · scale. sums[2g], sums[2g + 1] are
-// the sums of q over the two halves of group g. cols is a multiple of 32.
+// 32 activations: x ≈ q · scale, and what the kernels would otherwise compute again for each block
+// of weights. An activation that is not finite makes `scale` NaN and q zero: its row's results are NaN.
+struct QuantGroup {
+  int8_t q[32];       // −127 … 127
+  float scale;        // largest magnitude / 127, or 0
+  float scaled_sum;   // scale · float(sum)
+  int32_t sum;        // of q
+  int32_t first_sum;  // of q[0] … q[15]
+};
+static_assert(sizeof(QuantGroup) == 48);
+
+// Rows of quantised activations, one after the other, cols / 32 groups each. cols is a multiple of 32.
 struct QuantRows {
-  int8_t* q;           // [rows, cols]
-  float* scale;        // [rows, cols / 32]
-  int16_t* sums;       // [rows, cols / 16]
+  const QuantGroup* groups;
   int64_t cols;
 };
 
@@ -55,18 +65,29 @@ struct Epilogue {
   bool accumulate;    // add to y: the residual
 };
 
+// A block is 16 matrix rows, that is, 16 columns of y; [block_begin, block_end) of them are computed,
+// for all num_rows rows of activations. y's row t starts at y + t * y_stride (floats).
 struct LinearKernels {
-  // q codes × int8 activations. Rows of y are `y_stride` floats apart; output blocks
-  // [block_begin, block_end) of 16 matrix rows are computed, for all num_rows activation rows.
+  // Quantised weights × int8 activations.
   void (*linear_quant)(const PackedMatrix& w, const QuantRows& x, int64_t num_rows, float* y, int64_t y_stride,
                        int64_t block_begin, int64_t block_end, const Epilogue& epilogue);
-  // f32, f16, bf16 weights × f32 activations (x_stride floats apart).
+  // f32, f16, bf16 weights × f32 activations (row t at x + t * x_stride).
   void (*linear_float)(const PackedMatrix& w, const float* x, int64_t x_stride, int64_t num_rows, float* y,
                        int64_t y_stride, int64_t block_begin, int64_t block_end, const Epilogue& epilogue);
-  // One row of activations → q, scale, sums at the row's place.
-  void (*quantize_row)(const float* x, int64_t cols, int8_t* q, float* scale, int16_t* sums);
+  // One row of activations [cols] → its cols / 32 groups.
+  void (*quantize_row)(const float* x, int64_t cols, QuantGroup* out);
   // Matrix row `row` → f32 [cols], for embeddings.
   void (*dequantize_row)(const PackedMatrix& w, int64_t row, float* out);
 };
+
+namespace portable {
+extern const LinearKernels linear_kernels;
+}
+namespace avx2 {
+extern const LinearKernels linear_kernels;
+}
+namespace avx512 {
+extern const LinearKernels linear_kernels;
+}
 
 }  // namespace roost

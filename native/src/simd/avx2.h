@@ -1,0 +1,199 @@
+// Sixteen lanes in two 256-bit registers (AVX2, FMA, F16C). The meanings are those of portable.h.
+#pragma once
+
+#include <immintrin.h>
+
+#include <cstdint>
+
+#define ROOST_INLINE inline __attribute__((always_inline))
+
+namespace roost::ROOST_ISA {
+
+constexpr int kLanes = 16;
+
+ROOST_INLINE float f16_to_f32(uint16_t bits) { return _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(bits))); }
+ROOST_INLINE float bf16_to_f32(uint16_t bits) {
+  return _mm_cvtss_f32(_mm_castsi128_ps(_mm_cvtsi32_si128(static_cast<int>(static_cast<uint32_t>(bits) << 16))));
+}
+ROOST_INLINE uint16_t f32_to_bf16(float value) {
+  const uint32_t bits = static_cast<uint32_t>(_mm_cvtsi128_si32(_mm_castps_si128(_mm_set_ss(value))));
+  if ((bits & 0x7fffffffu) > 0x7f800000u) return static_cast<uint16_t>((bits >> 16) | 0x40u);
+  return static_cast<uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
+}
+
+struct Mask {
+  __m256i lo, hi;  // all ones or all zeros a lane
+  static ROOST_INLINE Mask first(int64_t n) {
+    const __m256i count = _mm256_set1_epi32(n > kLanes ? kLanes : static_cast<int>(n));
+    return {_mm256_cmpgt_epi32(count, _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7)),
+            _mm256_cmpgt_epi32(count, _mm256_setr_epi32(8, 9, 10, 11, 12, 13, 14, 15))};
+  }
+  ROOST_INLINE uint32_t bits() const {
+    return static_cast<uint32_t>(_mm256_movemask_ps(_mm256_castsi256_ps(lo))) |
+           static_cast<uint32_t>(_mm256_movemask_ps(_mm256_castsi256_ps(hi))) << 8;
+  }
+  ROOST_INLINE bool any() const { return bits() != 0; }
+};
+ROOST_INLINE Mask operator&(Mask a, Mask b) { return {_mm256_and_si256(a.lo, b.lo), _mm256_and_si256(a.hi, b.hi)}; }
+ROOST_INLINE Mask operator|(Mask a, Mask b) { return {_mm256_or_si256(a.lo, b.lo), _mm256_or_si256(a.hi, b.hi)}; }
+
+struct F32;
+
+struct I32 {
+  __m256i lo, hi;
+
+  static ROOST_INLINE I32 zero() { return {_mm256_setzero_si256(), _mm256_setzero_si256()}; }
+  static ROOST_INLINE I32 splat(int32_t x) { return {_mm256_set1_epi32(x), _mm256_set1_epi32(x)}; }
+  static ROOST_INLINE I32 load(const int32_t* p) {
+    return {_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)),
+            _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p + 8))};
+  }
+  ROOST_INLINE void store(int32_t* p) const {
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), lo);
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p + 8), hi);
+  }
+  template <int N>
+  ROOST_INLINE I32 shift_left() const {
+    return {_mm256_slli_epi32(lo, N), _mm256_slli_epi32(hi, N)};
+  }
+  template <int N>
+  ROOST_INLINE I32 shift_right() const {  // arithmetic
+    return {_mm256_srai_epi32(lo, N), _mm256_srai_epi32(hi, N)};
+  }
+  template <int N>
+  ROOST_INLINE I32 shift_right_logical() const {
+    return {_mm256_srli_epi32(lo, N), _mm256_srli_epi32(hi, N)};
+  }
+  ROOST_INLINE int32_t max_lane() const {
+    const __m256i a = _mm256_max_epi32(lo, hi);
+    __m128i b = _mm_max_epi32(_mm256_castsi256_si128(a), _mm256_extracti128_si256(a, 1));
+    b = _mm_max_epi32(b, _mm_shuffle_epi32(b, 0x4e));
+    b = _mm_max_epi32(b, _mm_shuffle_epi32(b, 0xb1));
+    return _mm_cvtsi128_si32(b);
+  }
+  ROOST_INLINE int32_t sum() const {
+    const __m256i a = _mm256_add_epi32(lo, hi);
+    __m128i b = _mm_add_epi32(_mm256_castsi256_si128(a), _mm256_extracti128_si256(a, 1));
+    b = _mm_add_epi32(b, _mm_shuffle_epi32(b, 0x4e));
+    b = _mm_add_epi32(b, _mm_shuffle_epi32(b, 0xb1));
+    return _mm_cvtsi128_si32(b);
+  }
+  ROOST_INLINE F32 to_f32() const;
+  ROOST_INLINE F32 as_f32() const;
+};
+ROOST_INLINE I32 operator+(I32 a, I32 b) { return {_mm256_add_epi32(a.lo, b.lo), _mm256_add_epi32(a.hi, b.hi)}; }
+ROOST_INLINE I32 operator-(I32 a, I32 b) { return {_mm256_sub_epi32(a.lo, b.lo), _mm256_sub_epi32(a.hi, b.hi)}; }
+ROOST_INLINE I32 operator&(I32 a, I32 b) { return {_mm256_and_si256(a.lo, b.lo), _mm256_and_si256(a.hi, b.hi)}; }
+ROOST_INLINE I32 operator|(I32 a, I32 b) { return {_mm256_or_si256(a.lo, b.lo), _mm256_or_si256(a.hi, b.hi)}; }
+ROOST_INLINE I32 operator^(I32 a, I32 b) { return {_mm256_xor_si256(a.lo, b.lo), _mm256_xor_si256(a.hi, b.hi)}; }
+ROOST_INLINE I32 max(I32 a, I32 b) { return {_mm256_max_epi32(a.lo, b.lo), _mm256_max_epi32(a.hi, b.hi)}; }
+ROOST_INLINE I32 min(I32 a, I32 b) { return {_mm256_min_epi32(a.lo, b.lo), _mm256_min_epi32(a.hi, b.hi)}; }
+ROOST_INLINE Mask less(I32 a, I32 b) { return {_mm256_cmpgt_epi32(b.lo, a.lo), _mm256_cmpgt_epi32(b.hi, a.hi)}; }
+ROOST_INLINE Mask equal(I32 a, I32 b) { return {_mm256_cmpeq_epi32(a.lo, b.lo), _mm256_cmpeq_epi32(a.hi, b.hi)}; }
+ROOST_INLINE I32 select(Mask m, I32 a, I32 b) {
+  return {_mm256_blendv_epi8(b.lo, a.lo, m.lo), _mm256_blendv_epi8(b.hi, a.hi, m.hi)};
+}
+
+struct F32 {
+  static constexpr int kLanes = 16;
+  __m256 lo, hi;
+
+  static ROOST_INLINE F32 zero() { return {_mm256_setzero_ps(), _mm256_setzero_ps()}; }
+  static ROOST_INLINE F32 splat(float x) { return {_mm256_set1_ps(x), _mm256_set1_ps(x)}; }
+  static ROOST_INLINE F32 load(const float* p) { return {_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)}; }
+  static ROOST_INLINE F32 load_partial(const float* p, int64_t n) {
+    const Mask m = Mask::first(n);
+    return {_mm256_maskload_ps(p, m.lo), _mm256_maskload_ps(p + 8, m.hi)};
+  }
+  static ROOST_INLINE F32 load_f16(const uint16_t* p) {
+    return {_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))),
+            _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p + 8)))};
+  }
+  static ROOST_INLINE F32 load_bf16(const uint16_t* p) {
+    const __m256i a = _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+    const __m256i b = _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p + 8)));
+    return {_mm256_castsi256_ps(_mm256_slli_epi32(a, 16)), _mm256_castsi256_ps(_mm256_slli_epi32(b, 16))};
+  }
+  ROOST_INLINE void store(float* p) const {
+    _mm256_storeu_ps(p, lo);
+    _mm256_storeu_ps(p + 8, hi);
+  }
+  ROOST_INLINE void store_partial(float* p, int64_t n) const {
+    const Mask m = Mask::first(n);
+    _mm256_maskstore_ps(p, m.lo, lo);
+    _mm256_maskstore_ps(p + 8, m.hi, hi);
+  }
+  ROOST_INLINE void store_bf16(uint16_t* p) const {
+    const __m256i packed = _mm256_packus_epi32(narrow_bf16(lo), narrow_bf16(hi));
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm256_permute4x64_epi64(packed, 0xd8));
+  }
+
+  ROOST_INLINE float sum() const {
+    const __m256 a = _mm256_add_ps(lo, hi);
+    __m128 b = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
+    b = _mm_add_ps(b, _mm_movehl_ps(b, b));
+    return _mm_cvtss_f32(_mm_add_ss(b, _mm_shuffle_ps(b, b, 1)));
+  }
+  ROOST_INLINE float max_lane() const {
+    const __m256 a = _mm256_max_ps(lo, hi);
+    __m128 b = _mm_max_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
+    b = _mm_max_ps(b, _mm_movehl_ps(b, b));
+    return _mm_cvtss_f32(_mm_max_ss(b, _mm_shuffle_ps(b, b, 1)));
+  }
+  ROOST_INLINE I32 to_i32() const { return {_mm256_cvtps_epi32(lo), _mm256_cvtps_epi32(hi)}; }
+  ROOST_INLINE I32 as_i32() const { return {_mm256_castps_si256(lo), _mm256_castps_si256(hi)}; }
+
+ private:
+  static ROOST_INLINE __m256i narrow_bf16(__m256 x) {
+    const __m256i bits = _mm256_castps_si256(x);
+    const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
+    const __m256i rounded = _mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff)));
+    const __m256i quiet = _mm256_or_si256(bits, _mm256_set1_epi32(0x400000));
+    const __m256i is_nan = _mm256_castps_si256(_mm256_cmp_ps(x, x, _CMP_UNORD_Q));
+    return _mm256_srli_epi32(_mm256_blendv_epi8(rounded, quiet, is_nan), 16);
+  }
+};
+
+ROOST_INLINE F32 I32::to_f32() const { return {_mm256_cvtepi32_ps(lo), _mm256_cvtepi32_ps(hi)}; }
+ROOST_INLINE F32 I32::as_f32() const { return {_mm256_castsi256_ps(lo), _mm256_castsi256_ps(hi)}; }
+ROOST_INLINE F32 operator+(F32 a, F32 b) { return {_mm256_add_ps(a.lo, b.lo), _mm256_add_ps(a.hi, b.hi)}; }
+ROOST_INLINE F32 operator-(F32 a, F32 b) { return {_mm256_sub_ps(a.lo, b.lo), _mm256_sub_ps(a.hi, b.hi)}; }
+ROOST_INLINE F32 operator*(F32 a, F32 b) { return {_mm256_mul_ps(a.lo, b.lo), _mm256_mul_ps(a.hi, b.hi)}; }
+ROOST_INLINE F32 operator/(F32 a, F32 b) { return {_mm256_div_ps(a.lo, b.lo), _mm256_div_ps(a.hi, b.hi)}; }
+ROOST_INLINE F32 operator-(F32 a) {
+  const __m256 sign = _mm256_set1_ps(-0.0f);
+  return {_mm256_xor_ps(a.lo, sign), _mm256_xor_ps(a.hi, sign)};
+}
+ROOST_INLINE F32 fma(F32 a, F32 b, F32 c) {
+  return {_mm256_fmadd_ps(a.lo, b.lo, c.lo), _mm256_fmadd_ps(a.hi, b.hi, c.hi)};
+}
+ROOST_INLINE F32 fnma(F32 a, F32 b, F32 c) {
+  return {_mm256_fnmadd_ps(a.lo, b.lo, c.lo), _mm256_fnmadd_ps(a.hi, b.hi, c.hi)};
+}
+ROOST_INLINE F32 max(F32 a, F32 b) { return {_mm256_max_ps(a.lo, b.lo), _mm256_max_ps(a.hi, b.hi)}; }
+ROOST_INLINE F32 min(F32 a, F32 b) { return {_mm256_min_ps(a.lo, b.lo), _mm256_min_ps(a.hi, b.hi)}; }
+ROOST_INLINE F32 abs(F32 a) {
+  const __m256 sign = _mm256_set1_ps(-0.0f);
+  return {_mm256_andnot_ps(sign, a.lo), _mm256_andnot_ps(sign, a.hi)};
+}
+ROOST_INLINE F32 sqrt(F32 a) { return {_mm256_sqrt_ps(a.lo), _mm256_sqrt_ps(a.hi)}; }
+ROOST_INLINE F32 round(F32 a) {
+  constexpr int kMode = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
+  return {_mm256_round_ps(a.lo, kMode), _mm256_round_ps(a.hi, kMode)};
+}
+ROOST_INLINE Mask less(F32 a, F32 b) {
+  return {_mm256_castps_si256(_mm256_cmp_ps(a.lo, b.lo, _CMP_LT_OQ)),
+          _mm256_castps_si256(_mm256_cmp_ps(a.hi, b.hi, _CMP_LT_OQ))};
+}
+ROOST_INLINE Mask equal(F32 a, F32 b) {
+  return {_mm256_castps_si256(_mm256_cmp_ps(a.lo, b.lo, _CMP_EQ_OQ)),
+          _mm256_castps_si256(_mm256_cmp_ps(a.hi, b.hi, _CMP_EQ_OQ))};
+}
+ROOST_INLINE F32 select(Mask m, F32 a, F32 b) {
+  return {_mm256_blendv_ps(b.lo, a.lo, _mm256_castsi256_ps(m.lo)),
+          _mm256_blendv_ps(b.hi, a.hi, _mm256_castsi256_ps(m.hi))};
+}
+
+ROOST_INLINE void prefetch(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0); }
+
+}  // namespace roost::ROOST_ISA
