@@ -10,10 +10,6 @@ from roost.core.plan import PAGE_TOKENS
 from roost.core.request import GenerateRequest
 from roost.sched.sequence import Sequence
 
-# Tokens by which an answer is expected to grow before others end and give pages back. Lower, and
-# sequences are retracted soon after they were admitted; higher, and memory lies idle.
-_GROWTH_TOKENS = 128
-
 
 @dataclass(frozen=True, slots=True)
 class SchedLimits:
@@ -21,6 +17,9 @@ class SchedLimits:
 
     max_step_tokens: tokens computed in one step, at most. It exceeds max_running, so that a prompt
     gets on even when every other sequence decodes.
+
+    growth_tokens: by how much an answer is expected to grow before others end and give pages back.
+    Lower, and sequences are retracted soon after they were admitted; higher, and memory lies idle.
     """
 
     vocab_size: int
@@ -28,6 +27,7 @@ class SchedLimits:
     max_running: int
     max_queued: int
     max_step_tokens: int = 512
+    growth_tokens: int = 128
     queue_timeout_s: float = math.inf
 
     def __post_init__(self) -> None:
@@ -79,12 +79,15 @@ def _check_ids(param: str, ids: tuple[int, ...], vocab_size: int) -> None:
         raise RequestError(f"{param} must hold ids in [0, {vocab_size}), got {bad}.", param=param)
 
 
-def expected_pages(seq: Sequence) -> int:
+def expected_pages(seq: Sequence, growth_tokens: int) -> int:
     """Pages that the sequence will hold once it has grown as expected, its own limit at most."""
-    return pages_for(min(len(seq.tokens) + _GROWTH_TOKENS, seq.max_tokens))
+    return pages_for(min(len(seq.tokens) + growth_tokens, seq.max_tokens))
 
 
-def spare_pages(pool: PagePool, running: Iterable[Sequence]) -> int:
+def spare_pages(pool: PagePool, running: Iterable[Sequence], growth_tokens: int) -> int:
     """Free pages, less those into which the running sequences are expected to grow. May be < 0."""
-    growth = sum(expected_pages(seq) - len(seq.lease.pages) for seq in running if seq.lease)
+    growth = 0
+    for seq in running:
+        assert seq.lease is not None, "running without pages"
+        growth += expected_pages(seq, growth_tokens) - len(seq.lease.pages)
     return pool.num_free - growth

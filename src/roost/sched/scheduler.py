@@ -259,9 +259,10 @@ class Scheduler:
         if head is None or len(self._running) >= self._limits.max_running:
             return
         left = self._limits.max_step_tokens - sum(seq.num_pending for seq in self._running)
-        spare = spare_pages(self._pool, self._running)
+        growth_tokens = self._limits.growth_tokens
+        spare = spare_pages(self._pool, self._running, growth_tokens)
         while head is not None and left > 0 and len(self._running) < self._limits.max_running:
-            spare -= expected_pages(head)
+            spare -= expected_pages(head, growth_tokens)
             if spare < 0:
                 return
             head.lease = self._pool.lease(pages_for(len(head.tokens)))

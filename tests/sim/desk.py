@@ -1,0 +1,125 @@
+"""The real scheduler over a fake runner, in virtual time, with every book checked at every move."""
+
+from collections.abc import Sequence
+
+from tests.sim.fake_runner import VOCAB_SIZE, FakeRunner, letters
+
+from roost.cache import PagePool
+from roost.core.events import Accepted, Delta, Ended, Event, Started
+from roost.core.lifecycle import State, advance
+from roost.core.plan import BatchPlan
+from roost.core.request import GenerateRequest, RequestId
+from roost.sched import Addressed, SchedLimits, Scheduler
+from roost.text import StopMatcher
+
+
+class Desk:
+    """Every event moves its request through the life-cycle table, so a second ending, or a delta
+    after one, fails at once."""
+
+    def __init__(
+        self,
+        *,
+        num_pages: int = 64,
+        max_context_tokens: int = 512,
+        max_running: int = 8,
+        max_queued: int = 100,
+        max_step_tokens: int = 32,
+        growth_tokens: int = 128,
+        queue_timeout_s: float = float("inf"),
+    ) -> None:
+        self.pool = PagePool(num_pages)
+        self.limits = SchedLimits(
+            vocab_size=VOCAB_SIZE,
+            max_context_tokens=max_context_tokens,
+            max_running=max_running,
+            max_queued=max_queued,
+            max_step_tokens=max_step_tokens,
+            growth_tokens=growth_tokens,
+            queue_timeout_s=queue_timeout_s,
+        )
+        self.scheduler = Scheduler(self.pool, self.limits, letters, StopMatcher)
+        self.runner = FakeRunner(num_pages)
+        self.now_s = 0.0
+        self.events: dict[str, list[Event]] = {}
+        self._states: dict[int, State] = {}
+        self._kept: list[GenerateRequest] = []
+
+    def submit(self, request: GenerateRequest) -> list[Addressed]:
+        self._kept.append(request)  # so that the id of its envelope stays its own
+        self._states[id(request.envelope)] = State.SENT
+        return self.hear(self.scheduler.submit(request, self.now_s))
+
+    def cancel(self, rid: str, *, is_disconnect: bool = False) -> list[Addressed]:
+        return self.hear(
+            self.scheduler.cancel(RequestId(rid), self.now_s, is_disconnect=is_disconnect)
+        )
+
+    def expire(self) -> list[Addressed]:
+        return self.hear(self.scheduler.expire(self.now_s))
+
+    def step(self) -> tuple[BatchPlan | None, list[Addressed]]:
+        plan = self.scheduler.plan(self.now_s)
+        self.scheduler.check()
+        return plan, [] if plan is None else self.finish(plan)
+
+    def finish(self, plan: BatchPlan) -> list[Addressed]:
+        """Execute a plan and commit it, or fail it."""
+        try:
+            result = self.runner.execute(plan)
+        except RuntimeError as error:
+            said = self.scheduler.fail(plan.number, self.now_s, message=str(error))
+        else:
+            said = self.scheduler.commit(result, self.now_s)
+        return self.hear(said)
+
+    def run(self, max_steps: int = 2000) -> None:
+        """Step until nothing is left to do."""
+        for _ in range(max_steps):
+            if self.step()[0] is None:
+                load = self.scheduler.load()
+                assert (load.num_running, load.num_waiting) == (0, 0), "it stopped with work left"
+                return
+        raise AssertionError(f"not idle after {max_steps} steps")
+
+    def hear(self, said: Sequence[Addressed]) -> list[Addressed]:
+        for envelope, event in said:
+            key = id(envelope)
+            self._states[key] = advance(self._states[key], event)
+            self.events.setdefault(envelope.rid, []).append(event)
+        self.scheduler.check()
+        return list(said)
+
+    def tokens(self, rid: str) -> list[int]:
+        return [
+            i for event in self.events[rid] if isinstance(event, Delta) for i in event.token_ids
+        ]
+
+    def ending(self, rid: str) -> Ended:
+        endings = [event for event in self.events[rid] if isinstance(event, Ended)]
+        assert len(endings) == 1, f"{rid} has {len(endings)} endings"
+        return endings[0]
+
+    @property
+    def open_requests(self) -> int:
+        return sum(state is not State.ENDED for state in self._states.values())
+
+
+def shown(event: Event) -> str:
+    """An event as the transcripts write it."""
+    match event:
+        case Accepted():
+            return "accepted"
+        case Started(num_cached_tokens=cached):
+            return f"started cached={cached}"
+        case Delta(token_ids=ids):
+            return f"+ {letters_of(ids)}"
+        case Ended(outcome=outcome, matched=matched, message=message, code=code):
+            facts = "" if matched is None else f" matched={matched}"
+            facts += f" code={code}" if code else ""
+            facts += f" · {message}" if message else ""
+            return f"ended {outcome}{facts}"
+
+
+def letters_of(ids: tuple[int, ...]) -> str:
+    return "".join(letters(i, False).decode() for i in ids)

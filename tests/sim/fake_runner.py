@@ -1,0 +1,89 @@
+"""A model that a person can compute by hand, on a KV cache that remembers what was written.
+
+The next token is a checksum of all earlier tokens as the KV pages hold them, and of the seed: a
+page that was given to another, or computed twice at the wrong place, changes the answer.
+"""
+
+import zlib
+from collections.abc import Callable, Sequence
+
+from roost.core.events import TokenLogprob
+from roost.core.params import Sampling
+from roost.core.plan import PAGE_TOKENS, BatchPlan, Slice, SliceResult, StepResult
+
+VOCAB_SIZE = 26
+EOS_ID = 25
+
+
+def next_token(tokens: Sequence[int], sampling: Sampling, *, are_stops_banned: bool) -> int:
+    token_id = zlib.crc32(bytes(tokens), sampling.seed & 0xFFFFFFFF) % VOCAB_SIZE
+    while are_stops_banned and token_id in sampling.stop_ids:
+        token_id = (token_id + 1) % VOCAB_SIZE
+    return token_id
+
+
+def logprob_of(tokens: Sequence[int], token_id: int) -> float:
+    """A number that depends on the tokens before, and on the one it is about."""
+    return -(zlib.crc32(bytes((*tokens, token_id))) % 1000) / 100
+
+
+def letters(token_id: int, skip_special: bool) -> bytes:
+    """Tokens 0…24 are the letters a…y; the last is the end of the text, which is special."""
+    if token_id == EOS_ID:
+        return b"" if skip_special else b"<end>"
+    return bytes([ord("a") + token_id])
+
+
+def alone(
+    prompt_ids: Sequence[int], sampling: Sampling, is_stop: Callable[[bytes], bool] | None = None
+) -> list[int]:
+    """What a request answers when it has the machine for itself."""
+    tokens, text = list(prompt_ids), b""
+    while (num_generated := len(tokens) - len(prompt_ids)) < sampling.max_new_tokens:
+        is_banned = num_generated < sampling.min_new_tokens
+        token_id = next_token(tokens, sampling, are_stops_banned=is_banned)
+        tokens.append(token_id)
+        text += letters(token_id, sampling.skip_special_tokens)
+        if not is_banned and (token_id in sampling.stop_ids or (is_stop and is_stop(text))):
+            break
+    return tokens[len(prompt_ids) :]
+
+
+class FakeRunner:
+    """Executes plans. `fail_next` makes the next step raise; a rid in `faults` gets a fault."""
+
+    def __init__(self, num_pages: int) -> None:
+        self._kv = [[-1] * PAGE_TOKENS for _ in range(num_pages)]
+        self.fail_next = False
+        self.faults: set[str] = set()
+        self.plans: list[BatchPlan] = []
+
+    def execute(self, plan: BatchPlan) -> StepResult:
+        self.plans.append(plan)
+        if self.fail_next:
+            self.fail_next = False
+            raise RuntimeError("the fake runner was told to fail")
+        # As on the real one: everybody's keys are written before anybody attends.
+        for part in plan.slices:
+            for position in range(part.start, part.stop):
+                page = self._kv[part.pages[position // PAGE_TOKENS]]
+                page[position % PAGE_TOKENS] = part.tokens[position]
+        return StepResult(plan.number, tuple(self._row(part) for part in plan.slices))
+
+    def _row(self, part: Slice) -> SliceResult:
+        if part.request_id in self.faults:
+            return SliceResult(part.request_id, None, fault="logits are not finite")
+        seen = [self._kv[part.pages[p // PAGE_TOKENS]][p % PAGE_TOKENS] for p in range(part.stop)]
+        assert -1 not in seen, f"{part.request_id} attends to what nobody computed"
+        first, last = part.prompt_logprobs
+        scored = tuple(
+            TokenLogprob(part.tokens[p + 1], logprob_of(seen[: p + 1], part.tokens[p + 1]))
+            for p in range(first, last)
+        )
+        if not part.samples:
+            return SliceResult(part.request_id, None, prompt_logprobs=scored)
+        token_id = next_token(seen, part.sampling, are_stops_banned=part.are_stops_banned)
+        logprob = None
+        if part.logprobs.chosen:
+            logprob = TokenLogprob(token_id, logprob_of(seen, token_id))
+        return SliceResult(part.request_id, token_id, logprob, scored)

@@ -1,0 +1,116 @@
+"""Plays scheduler transcripts: `command`, a line of dashes, what came of it, an empty line.
+
+    python -m tests.transcripts.player FILE …
+
+rewrites the files with what happens now, for review as a diff. Commands:
+
+    desk pages=8 step=32 running=4 queued=10 context=512 growth=128 queue_timeout=5   (any, first)
+    submit NAME prompt=N new=N [min=N] [stop=TEXT] [stop_id=N] [seed=N] [deadline=S]
+    cancel NAME · leave NAME · fault NAME · crash · wait S · step [N] · load
+"""
+
+import sys
+from pathlib import Path
+
+from tests.sim.desk import Desk, shown
+from tests.sim.requests import request, sampling
+
+from roost.core.plan import BatchPlan
+from roost.sched import Addressed
+
+
+class Player:
+    def __init__(self) -> None:
+        self.desk = Desk()
+
+    def play(self, command: str) -> str:
+        verb, *words = command.split()
+        facts = dict(word.split("=", 1) for word in words if "=" in word)
+        names = [word for word in words if "=" not in word]
+        match verb:
+            case "desk":
+                self.desk = _desk(facts)
+                return ""
+            case "submit":
+                return _lines(self._submit(names[0], facts))
+            case "cancel" | "leave":
+                return _lines(self.desk.cancel(names[0], is_disconnect=verb == "leave"))
+            case "fault":
+                self.desk.runner.faults.add(names[0])
+                return ""
+            case "crash":
+                self.desk.runner.fail_next = True
+                return ""
+            case "wait":
+                self.desk.now_s += float(names[0])
+                return _lines(self.desk.expire())
+            case "step":
+                num_steps = int(names[0]) if names else 1
+                return "\n".join(_step(*self.desk.step()) for _ in range(num_steps))
+            case "load":
+                load = self.desk.scheduler.load()
+                return (
+                    f"running={load.num_running} waiting={load.num_waiting} "
+                    f"pages={load.num_used_pages}/{load.num_pages}"
+                )
+        raise AssertionError(f"no such command: {command}")
+
+    def _submit(self, name: str, facts: dict[str, str]) -> list[Addressed]:
+        asked = sampling(
+            int(facts["new"]),
+            min_new_tokens=int(facts.get("min", 0)),
+            stops=(facts["stop"].encode(),) if "stop" in facts else (),
+            stop_ids=(int(facts["stop_id"]),) if "stop_id" in facts else (),
+            seed=int(facts.get("seed", 0)),
+        )
+        now_s = self.desk.now_s
+        deadline_s = now_s + float(facts.get("deadline", "inf"))
+        return self.desk.submit(
+            request(name, int(facts["prompt"]), asked, arrival_s=now_s, deadline_s=deadline_s)
+        )
+
+
+def _desk(facts: dict[str, str]) -> Desk:
+    return Desk(
+        num_pages=int(facts.get("pages", 64)),
+        max_step_tokens=int(facts.get("step", 32)),
+        max_running=int(facts.get("running", 8)),
+        max_queued=int(facts.get("queued", 100)),
+        growth_tokens=int(facts.get("growth", 128)),
+        max_context_tokens=int(facts.get("context", 512)),
+        queue_timeout_s=float(facts.get("queue_timeout", "inf")),
+    )
+
+
+def _step(plan: BatchPlan | None, said: list[Addressed]) -> str:
+    if plan is None:
+        return "idle"
+    cuts = " ".join(
+        f"{part.request_id}[{part.start}:{part.stop}]{'?' if part.samples else ''}"
+        for part in plan.slices
+    )
+    return "\n".join(filter(None, (f"#{plan.number}  {cuts}", _lines(said))))
+
+
+def _lines(said: list[Addressed]) -> str:
+    return "\n".join(f"{envelope.rid} {shown(event)}" for envelope, event in said)
+
+
+def replay(text: str) -> str:
+    """The transcript as it comes out now; comments and commands are kept."""
+    player, blocks = Player(), []
+    for block in text.strip().split("\n\n"):
+        head = block.split("\n----", 1)[0]
+        comments = [line for line in head.split("\n") if line.startswith("#")]
+        commands = [line for line in head.split("\n") if line and not line.startswith("#")]
+        outcome = [player.play(command) for command in commands]
+        if commands:
+            comments += [*commands, "----", *filter(None, outcome)]
+        blocks.append("\n".join(comments))
+    return "\n\n".join(blocks) + "\n"
+
+
+if __name__ == "__main__":
+    for name in sys.argv[1:]:
+        path = Path(name)
+        path.write_text(replay(path.read_text()))
