@@ -49,7 +49,9 @@ class StopRegex:
         options.never_capture = True
         try:
             self._compiled = re2.compile(pattern.encode(), options=options)
-        except (re2.error, UnicodeEncodeError) as exc:
+        except UnicodeEncodeError:
+            raise _regex_error(pattern, "it is not valid Unicode") from None
+        except re2.error as exc:
             raise _regex_error(pattern, _reason(exc)) from None
         if self._compiled.programsize > _MAX_PROGRAM:
             raise _regex_error(pattern, "it is too large")
@@ -151,6 +153,8 @@ class HoldBack:
         A stop that is complete is held until the next call: the engine ends an answer in the
         step in which it finds a stop, so if more comes, that one did not count.
         """
+        if not data:
+            return b""
         self._pending += data
         for watch in self._prefixes:
             watch.feed(data)
