@@ -41,25 +41,32 @@ def refused(request: GenerateRequest, error: RequestError, now_s: float) -> Addr
     return Addressed(envelope, ended)
 
 
-def cancelled(seq: Sequence, now_s: float, *, is_disconnect: bool) -> Addressed:
-    """The client's own ending. The wording is what clients of the native API know."""
-    if is_disconnect:
-        outcome, message = Outcome.CLIENT_DISCONNECTED, "The client disconnected"
-    else:
-        outcome = Outcome.CLIENT_CANCELLED
-        message = "Abort in waiting queue" if seq.lease is None else "Aborted"
-    return ended(seq, outcome, now_s, message=message)
+def cut_short(seq: Sequence, outcome: Outcome, now_s: float) -> Addressed:
+    """An ending that came from outside: the client's, or the operator's."""
+    match outcome:
+        case Outcome.CLIENT_CANCELLED:
+            # What clients of the native API know.
+            message = "Abort in waiting queue" if seq.lease is None else "Aborted"
+            code = ""
+        case Outcome.CLIENT_DISCONNECTED:
+            message, code = "The client disconnected", ""
+        case Outcome.SHUTTING_DOWN:
+            message, code = "The server is shutting down", "shutting_down"
+        case _:
+            raise AssertionError(f"{outcome} does not come from outside")
+    return _ended(seq, outcome, now_s, message=message, code=code)
 
 
 def overdue(seq: Sequence, now_s: float) -> Addressed:
     waited = "" if seq.has_run else " in the queue"
     message = f"The request reached its time limit{waited}."
-    return ended(seq, Outcome.DEADLINE, now_s, message=message, code="deadline")
+    return _ended(seq, Outcome.DEADLINE, now_s, message=message, code="deadline")
 
 
-def ended(
-    seq: Sequence, outcome: Outcome, now_s: float, *, message: str, code: str = ""
-) -> Addressed:
-    """An ending that the sequence's tokens did not bring about."""
+def faulted(seq: Sequence, now_s: float, *, message: str) -> Addressed:
+    return _ended(seq, Outcome.ENGINE_FAULT, now_s, message=message, code="engine_fault")
+
+
+def _ended(seq: Sequence, outcome: Outcome, now_s: float, *, message: str, code: str) -> Addressed:
     event = Ended(outcome=outcome, usage=seq.usage(now_s), message=message, code=code)
     return Addressed(seq.envelope, event)

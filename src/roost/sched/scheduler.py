@@ -98,18 +98,22 @@ class Scheduler:
         seq = self._live.get(rid)
         if seq is None:
             return []
-        said = endings.cancelled(seq, now_s, is_disconnect=is_disconnect)
+        outcome = Outcome.CLIENT_DISCONNECTED if is_disconnect else Outcome.CLIENT_CANCELLED
+        said = endings.cut_short(seq, outcome, now_s)
         self._release(seq)
         return [said]
 
-    def cancel_all(
-        self, now_s: float, *, outcome: Outcome, message: str, origin: Origin | None = None
+    def end_all(
+        self, outcome: Outcome, now_s: float, *, origin: Origin | None = None
     ) -> list[Addressed]:
-        """End everything, or everything that `origin` asked for, in order of arrival."""
+        """End everything, or everything that `origin` asked for, in order of arrival.
+
+        outcome: the clients' (cancelled, disconnected) or the operator's (shutting down).
+        """
         said: list[Addressed] = []
         for seq in list(self._live.values()):
             if origin is None or seq.envelope.origin == origin:
-                said.append(endings.ended(seq, outcome, now_s, message=message))
+                said.append(endings.cut_short(seq, outcome, now_s))
                 self._release(seq)
         return said
 
@@ -162,11 +166,7 @@ class Scheduler:
         for seq in self._take_flight(number).sequences:
             if seq.is_ended:
                 continue
-            said.append(
-                endings.ended(
-                    seq, Outcome.ENGINE_FAULT, now_s, message=message, code="engine_fault"
-                )
-            )
+            said.append(endings.faulted(seq, now_s, message=message))
             self._release(seq)
         return said
 

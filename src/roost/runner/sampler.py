@@ -1,0 +1,55 @@
+"""A request's sampling parameters in the form that a program takes."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from roost.core.params import Sampling
+from roost.core.plan import Slice
+from roost.programs import RowSampling
+from roost.programs.step import Ints
+
+
+@dataclass(frozen=True, slots=True)
+class RowTraits:
+    """What stays the same from step to step of one request; made at its first."""
+
+    sampling: RowSampling
+    wants_logprob: bool
+    num_top: int
+    picked_ids: Ints | None
+    prompt_ids: Ints | None
+    stop_ids: Ints | None
+
+
+def row_traits(part: Slice) -> RowTraits:
+    """Traits of the request that `part` is of. Ids are i32 arrays, None where there are none."""
+    sampling, wanted = part.sampling, part.logprobs
+    history = part.tokens[: part.num_prompt_tokens] if sampling.has_penalties else None
+    return RowTraits(
+        sampling=row_sampling(sampling),
+        wants_logprob=wanted.chosen,
+        num_top=wanted.top,
+        picked_ids=_ids(wanted.token_ids),
+        prompt_ids=None if history is None else np.frombuffer(history, np.int32),
+        stop_ids=_ids(sampling.stop_ids),
+    )
+
+
+def row_sampling(sampling: Sampling) -> RowSampling:
+    return RowSampling(
+        temperature=sampling.temperature,
+        top_k=sampling.top_k,
+        top_p=sampling.top_p,
+        min_p=sampling.min_p,
+        repetition_penalty=sampling.repetition_penalty,
+        frequency_penalty=sampling.frequency_penalty,
+        presence_penalty=sampling.presence_penalty,
+        seed=sampling.seed,
+        bias_ids=np.array([token_id for token_id, _ in sampling.logit_bias], np.int32),
+        bias_values=np.array([value for _, value in sampling.logit_bias], np.float32),
+    )
+
+
+def _ids(ids: tuple[int, ...]) -> Ints | None:
+    return np.array(ids, np.int32) if ids else None
