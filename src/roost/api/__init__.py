@@ -1,0 +1,9 @@
+"""The api room: HTTP in, JSON and server-sent events out, in the dialects that clients speak.
+
+Takes an open Frontend and the settings.
+Gives an ASGI application.
+"""
+
+from roost.api.app import create_app
+
+__all__ = ["create_app"]

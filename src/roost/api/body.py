@@ -1,0 +1,97 @@
+"""From the bytes of a request to a typed body, or a 4xx that names the field."""
+
+import difflib
+import re
+from collections.abc import Mapping
+from typing import Final, TypeVar, get_type_hints
+
+import msgspec
+from starlette.requests import Request
+
+from roost.api.problems import UnsupportedMediaType
+from roost.api.sse import ClientGone
+from roost.core.errors import RequestError, TooLarge
+
+_JSON_TYPE = re.compile(r"application/(?:[\w.+-]+\+)?json\s*(?:;.*)?", re.ASCII | re.IGNORECASE)
+_AT = re.compile(r" - at `(?:key in )?\$\.?(.*)`$")
+# JSON texts of values that ask for nothing.
+_NOTHING: Final = frozenset({b"null", b"false", b"[]", b"{}", b'""'})
+
+T = TypeVar("T", bound=msgspec.Struct)
+Names = Mapping[str, msgspec.Raw]
+_decode_names = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+
+
+async def read_body(request: Request, max_bytes: int) -> bytes:
+    """The whole body. Raises UnsupportedMediaType, TooLarge or ClientGone."""
+    if not _JSON_TYPE.fullmatch(request.headers.get("content-type", "")):
+        raise UnsupportedMediaType("The Content-Type must be application/json.")
+    too_large = TooLarge(f"The request body is larger than {max_bytes} bytes.")
+    declared = request.headers.get("content-length", "")
+    if declared.isdecimal() and int(declared) > max_bytes:
+        raise too_large
+    pieces, size = [], 0
+    while True:
+        message = await request.receive()
+        if message["type"] == "http.disconnect":
+            raise ClientGone
+        pieces.append(message.get("body", b""))
+        size += len(pieces[-1])
+        if size > max_bytes:
+            raise too_large
+        if not message.get("more_body", False):
+            return b"".join(pieces)
+
+
+def names_of(body: bytes) -> Names:
+    """The fields of a JSON object, their values not yet looked into. Raises RequestError."""
+    try:
+        return _decode_names(body)
+    except msgspec.ValidationError as exc:
+        if "Number out of range" in str(exc):
+            raise RequestError("The body holds a number that is out of range.") from None
+        raise RequestError("The body must be a JSON object.") from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
+        raise RequestError(f"The body is not valid JSON: {exc}") from None
+
+
+def parse(body: bytes, body_type: type[T], *, within: str = "") -> T:
+    """A typed body; `within` is where it stands, for messages. Raises RequestError."""
+    try:
+        return msgspec.json.decode(body, type=body_type)
+    except msgspec.ValidationError as exc:
+        message = str(exc)
+        found = _AT.search(message)
+        path = ".".join(p for p in (within, found[1] if found else "") if p)
+        what = _AT.sub("", message).replace("`", "")
+        raise RequestError(
+            f"{path}: {what}." if path else f"{what}.", param=path or _named_field(message)
+        ) from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
+        raise RequestError(f"The body is not valid JSON: {exc}") from None
+
+
+def refuse_named(names: Names, refused: Mapping[str, str], *, within: str = "") -> None:
+    """Raises RequestError for the first of `refused` (name → why) that asks for something."""
+    for name, why in refused.items():
+        if name in names and bytes(names[name]) not in _NOTHING:
+            path = f"{within}.{name}" if within else name
+            raise RequestError(f"{path} {why}.", param=path)
+
+
+def refuse_unknown(
+    names: Names, body_type: type[msgspec.Struct], also: Mapping[str, str], *, within: str = ""
+) -> None:
+    """Raises RequestError for a field that is neither of `body_type` nor in `also`."""
+    known = {*get_type_hints(body_type), *also}
+    for name in names:
+        if name not in known:
+            near = difflib.get_close_matches(name[:80], known, n=1)
+            hint = f" Did you mean {near[0]}?" if near else ""
+            path = f"{within}.{name[:80]}" if within else name[:80]
+            raise RequestError(f"Unknown field {path}.{hint}", param=path)
+
+
+def _named_field(message: str) -> str | None:
+    found = re.search(r"(?:required|unknown) field `([^`]*)`", message)
+    return found[1] if found else None

@@ -1,0 +1,48 @@
+"""Is it alive, is it ready, does it generate; and its metrics. None of them needs a key."""
+
+from typing import Final
+
+import msgspec
+from fastapi import APIRouter
+from starlette.responses import Response
+
+from roost.api.service import Service
+
+# A load balancer's probe seldom waits longer; a step takes milliseconds.
+_GENERATE_TIMEOUT_S: Final = 20.0
+
+
+class Health(msgspec.Struct, frozen=True):
+    status: str
+
+
+def router(service: Service) -> APIRouter:
+    """GET `/health`, `/ping`, `/ready`, `/health_generate` and `/metrics`."""
+    routes = APIRouter()
+    frontend = service.frontend
+
+    @routes.get("/health", response_model=None)
+    @routes.get("/ping", response_model=None)
+    async def health() -> Response:
+        return _answer(frontend.is_alive(), "ok", "the engine does not answer")
+
+    @routes.get("/ready", response_model=None)
+    async def ready() -> Response:
+        return _answer(frontend.is_ready(), "ready", "not taking requests")
+
+    @routes.get("/health_generate", response_model=None)
+    async def health_generate() -> Response:
+        generates = await frontend.check_generates(_GENERATE_TIMEOUT_S)
+        return _answer(generates, "ok", "no token came")
+
+    @routes.get("/metrics", response_model=None)
+    async def metrics() -> Response:
+        return Response(frontend.metrics(), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+    return routes
+
+
+def _answer(is_well: bool, yes: str, no: str) -> Response:
+    body = msgspec.json.encode(Health(yes if is_well else no))
+    headers = {"cache-control": "no-store"}
+    return Response(body, 200 if is_well else 503, headers, "application/json")

@@ -1,0 +1,71 @@
+"""`/generate`: SGLang's own way to ask."""
+
+from collections.abc import AsyncIterator, Sequence
+
+import msgspec
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import Response
+
+from roost.api.asking import Stream, ask_stream, ask_whole
+from roost.api.body import read_body
+from roost.api.gather import Answer, is_answer, problem_of_ending
+from roost.api.native_answer import NativeShape
+from roost.api.native_body import parse_generate
+from roost.api.problems import Dialect
+from roost.api.service import Service
+from roost.api.sse import DONE, EventStream, frame
+
+
+def router(service: Service) -> APIRouter:
+    """POST and PUT `/generate`."""
+    routes = APIRouter()
+    frontend = service.frontend
+
+    @routes.api_route("/generate", methods=["POST", "PUT"], response_model=None)
+    async def generate(request: Request) -> Response:
+        call = parse_generate(await read_body(request, service.config.server.max_request_bytes))
+        shape = NativeShape(call, frontend.token_bytes, frontend.facts.weight_version)
+        headers = {"x-request-id": call.rid}
+        if not call.is_stream:
+            whole = await ask_whole(frontend, call.ask, request.receive)
+            return _whole(shape, whole, service.clock.now_s(), headers)
+        stream = await ask_stream(frontend, call.ask, request.receive)
+        if stream.refusal is not None:
+            return problem_of_ending(stream.refusal, Dialect.NATIVE).response(Dialect.NATIVE)
+        return EventStream(_frames(service, shape, stream), stream.answers, headers)
+
+    return routes
+
+
+def _whole(
+    shape: NativeShape, whole: Sequence[Answer], now_s: float, headers: dict[str, str]
+) -> Response:
+    """One answer with its status, or a list in which each says how it ended."""
+    if shape.call.is_list:
+        body = msgspec.json.encode([shape.whole(answer, now_s) for answer in whole])
+    else:
+        (answer,) = whole
+        assert answer.ended is not None, "an answer that was gathered has ended"
+        if not is_answer(answer.ended):
+            return problem_of_ending(answer.ended, Dialect.NATIVE).response(Dialect.NATIVE)
+        body = msgspec.json.encode(shape.whole(answer, now_s))
+    return Response(body, headers=headers, media_type="application/json")
+
+
+async def _frames(service: Service, shape: NativeShape, stream: Stream) -> AsyncIterator[bytes]:
+    so_far = [Answer(head) for head in stream.answers.heads]
+    async for piece in stream.pieces():
+        answer = so_far[piece.index]
+        answer.add(piece)
+        if piece.ended is not None and not is_answer(piece.ended):
+            yield problem_of_ending(piece.ended, Dialect.NATIVE).frame(Dialect.NATIVE)
+            return
+        if not (piece.text or piece.token_ids or piece.ended):
+            continue
+        now_s = service.clock.now_s()
+        if shape.call.is_incremental:
+            yield frame(shape.since(answer, piece, now_s))
+        else:
+            yield frame(shape.whole(answer, now_s))
+    yield DONE

@@ -1,0 +1,129 @@
+"""What `/generate` gives: `text`, `output_ids` and `meta_info`, whole or in part."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from roost.api.gather import Answer, is_answer, problem_of_ending, usage_of
+from roost.api.logprobs import NativeLogprobs, TokenBytes
+from roost.api.native_body import GenerateCall
+from roost.api.problems import Dialect
+from roost.core.events import Ended, TokenLogprob
+from roost.core.outcome import OUTCOMES
+from roost.core.request import LogprobsWanted
+from roost.frontend import Piece
+
+
+class NativeAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One answer, or one frame of it. `index` only where there are several."""
+
+    text: str
+    output_ids: Sequence[int]
+    meta_info: dict[str, object]
+    index: int | None = None
+    prompt_token_ids: Sequence[int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NativeShape:
+    """Makes the answers of one call."""
+
+    call: GenerateCall
+    token_bytes: TokenBytes
+    weight_version: str
+
+    def whole(self, answer: Answer, now_s: float) -> NativeAnswer:
+        """All that there is of an answer so far."""
+        return self._shape(answer, answer.text, answer.token_ids, answer.logprobs, now_s)
+
+    def since(self, answer: Answer, piece: Piece, now_s: float) -> NativeAnswer:
+        """What `piece` adds, with the counts so far. The answer has the piece already."""
+        return self._shape(answer, piece.text, piece.token_ids, piece.logprobs, now_s)
+
+    def _shape(
+        self,
+        answer: Answer,
+        text: str,
+        token_ids: Sequence[int],
+        logprobs: Sequence[TokenLogprob],
+        now_s: float,
+    ) -> NativeAnswer:
+        head = answer.head
+        meta = _meta_info(answer, self.weight_version, now_s)
+        wanted = self.call.ask.wishes[head.prompt_index].logprobs
+        if wanted.chosen:
+            shape = NativeLogprobs(self.token_bytes, has_text=self.call.has_logprob_text)
+            meta |= _logprob_fields(shape, wanted, answer.prompt_logprobs, logprobs)
+        return NativeAnswer(
+            text=text,
+            output_ids=token_ids,
+            meta_info=meta,
+            index=head.index if self.call.is_list else None,
+            prompt_token_ids=head.prompt_ids if self.call.has_prompt_ids else None,
+        )
+
+
+def finish_reason(ended: Ended | None) -> dict[str, object] | None:
+    """How it ended in the native words; None while it has not."""
+    if ended is None:
+        return None
+    kind = OUTCOMES[ended.outcome].finish
+    if kind == "stop":
+        return {"type": "stop", "matched": ended.matched}
+    if kind == "length":
+        return {"type": "length", "length": ended.usage.num_completion_tokens}
+    if is_answer(ended):
+        return {"type": "abort", "message": ended.message or "Aborted"}
+    problem = problem_of_ending(ended, Dialect.NATIVE)
+    return {
+        "type": "abort",
+        "message": problem.message,
+        "status_code": problem.status,
+        "err_type": problem.code,
+    }
+
+
+def _meta_info(answer: Answer, weight_version: str, now_s: float) -> dict[str, object]:
+    usage = usage_of(answer)
+    first_s, last_s = answer.first_token_s, answer.last_token_s
+    arrival_s = answer.head.arrival_s
+    end_s = now_s if answer.ended is None or last_s is None else last_s
+    num_tokens = len(answer.token_ids)
+    speed = 0.0
+    if first_s is not None and last_s is not None and last_s > first_s:
+        speed = (num_tokens - 1) / (last_s - first_s)
+    return {
+        "id": answer.head.rid,
+        "finish_reason": finish_reason(answer.ended),
+        "prompt_tokens": answer.head.num_prompt_tokens,
+        "completion_tokens": usage.num_completion_tokens,
+        "cached_tokens": usage.num_cached_tokens,
+        "reasoning_tokens": 0,
+        "weight_version": weight_version,
+        "num_retractions": usage.num_retractions,
+        "seed": answer.head.seed,
+        "e2e_latency": end_s - arrival_s,
+        "queue_time": usage.queue_s,
+        "first_token_latency": None if first_s is None else first_s - arrival_s,
+        "decode_throughput": speed,
+    }
+
+
+def _logprob_fields(
+    shape: NativeLogprobs,
+    wanted: LogprobsWanted,
+    prompt: Sequence[TokenLogprob],
+    output: Sequence[TokenLogprob],
+) -> dict[str, object]:
+    fields: dict[str, object] = {
+        "input_token_logprobs": shape.chosen(prompt),
+        "output_token_logprobs": shape.chosen(output),
+    }
+    if wanted.top:
+        fields["input_top_logprobs"] = shape.top(prompt)
+        fields["output_top_logprobs"] = shape.top(output)
+    if wanted.token_ids:
+        fields["input_token_ids_logprobs"] = shape.picked(prompt)
+        fields["output_token_ids_logprobs"] = shape.picked(output)
+    return fields

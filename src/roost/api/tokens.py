@@ -1,0 +1,98 @@
+"""`/tokenize` and `/detokenize`: what a prompt becomes, and what ids say."""
+
+import msgspec
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import Response
+
+from roost.api.body import names_of, parse, read_body, refuse_named
+from roost.api.chat_body import ChatFields, chat_prompt
+from roost.api.service import Service
+from roost.core.errors import RequestError
+from roost.frontend import Ask
+
+
+class TokenizeBody(msgspec.Struct, frozen=True):
+    """Exactly one of `prompt` and `messages` (read as a chat's)."""
+
+    prompt: str | list[str] | None = None
+    messages: msgspec.Raw | None = None
+    model: str | None = None
+    add_special_tokens: bool = True
+
+
+class Tokenized(msgspec.Struct, frozen=True):
+    """For a list of prompts, lists. `prompt`: the text that was tokenised."""
+
+    tokens: list[int] | list[list[int]]
+    count: int | list[int]
+    max_model_len: int
+    prompt: str | list[str]
+
+
+class DetokenizeBody(msgspec.Struct, frozen=True):
+    tokens: list[int | list[int]]
+    model: str | None = None
+    skip_special_tokens: bool = True
+
+
+class Detokenized(msgspec.Struct, frozen=True):
+    text: str | list[str]
+
+
+def router(service: Service) -> APIRouter:
+    """POST `/tokenize`, `/detokenize`, and both under `/v1`."""
+    routes = APIRouter()
+    max_bytes = service.config.server.max_request_bytes
+
+    @routes.post("/tokenize", response_model=None)
+    @routes.post("/v1/tokenize", response_model=None)
+    async def tokenize(request: Request) -> Response:
+        tokenized = await _tokenize(service, await read_body(request, max_bytes))
+        return Response(msgspec.json.encode(tokenized), media_type="application/json")
+
+    @routes.post("/detokenize", response_model=None)
+    @routes.post("/v1/detokenize", response_model=None)
+    async def detokenize(request: Request) -> Response:
+        asked = parse(await read_body(request, max_bytes), DetokenizeBody)
+        service.served_name(asked.model)
+        text = _detokenize(service, asked)
+        return Response(msgspec.json.encode(Detokenized(text)), media_type="application/json")
+
+    return routes
+
+
+async def _tokenize(service: Service, body: bytes) -> Tokenized:
+    refuse_named(names_of(body), {"tools": "is not supported by this version"})
+    asked = parse(body, TokenizeBody)
+    service.served_name(asked.model)
+    if (asked.prompt is None) == (asked.messages is None):
+        raise RequestError("Give exactly one of prompt and messages.", param="prompt")
+    frontend = service.frontend
+    limit = frontend.facts.max_context_tokens
+    if asked.prompt is None:
+        text, ids = await frontend.render(Ask.one(chat_prompt(parse(body, ChatFields))))
+        return Tokenized(ids, len(ids), limit, text)
+    texts = [asked.prompt] if isinstance(asked.prompt, str) else asked.prompt
+    found = [await frontend.encode(t, add_special=asked.add_special_tokens) for t in texts]
+    if isinstance(asked.prompt, str):
+        return Tokenized(found[0], len(found[0]), limit, asked.prompt)
+    return Tokenized(found, [len(ids) for ids in found], limit, asked.prompt)
+
+
+def _detokenize(service: Service, asked: DetokenizeBody) -> str | list[str]:
+    flat = [t for t in asked.tokens if isinstance(t, int)]
+    lists = [t for t in asked.tokens if isinstance(t, list)]
+    if flat and lists:
+        raise RequestError("tokens must be ids, or lists of ids, not both.", param="tokens")
+    vocab_size = service.frontend.facts.vocab_size
+    for token_id in (*flat, *(t for ids in lists for t in ids)):
+        if not 0 <= token_id < vocab_size:
+            raise RequestError(
+                f"tokens must hold ids in [0, {vocab_size}), got {token_id}.", param="tokens"
+            )
+    texts = [
+        service.frontend.decode(tuple(ids), skip_special=asked.skip_special_tokens)
+        for ids in (lists or [flat])
+    ]
+    return texts if lists else texts[0]
