@@ -21,14 +21,12 @@ machine-readable, `http_status` is what an HTTP front answers with when nothing 
             └── EngineFault      500
 """
 
-from typing import ClassVar
-
 
 class RoostError(Exception):
     """Everything that roost raises on purpose."""
 
-    code: ClassVar[str] = "internal"
-    http_status: ClassVar[int] = 500
+    code: str = "internal"
+    http_status: int = 500
 
     @property
     def message(self) -> str:

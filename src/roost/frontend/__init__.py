@@ -4,18 +4,27 @@ Takes asks (text, ids or chat messages) and the engine's events from a wire chan
 Gives heads and pieces of answers, exactly one ending each, and refusals before the first byte.
 """
 
+from roost.frontend.answers import Answers
 from roost.frontend.ask import Ask, ChatPrompt, Prompt, TextPrompt, TokenPrompt, Wish
+from roost.frontend.frontend import Frontend
+from roost.frontend.intake import TextTools
 from roost.frontend.piece import AnswerHead, Piece
+from roost.frontend.refusal import ending_of, refusal_of
 from roost.frontend.settings import FrontendSettings
 
 __all__ = [
     "AnswerHead",
+    "Answers",
     "Ask",
     "ChatPrompt",
+    "Frontend",
     "FrontendSettings",
     "Piece",
     "Prompt",
     "TextPrompt",
+    "TextTools",
     "TokenPrompt",
     "Wish",
+    "ending_of",
+    "refusal_of",
 ]

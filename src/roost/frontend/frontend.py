@@ -1,37 +1,100 @@
 """The frontend: one asyncio object a process, between the API layer and the engine's corridor."""
 
-from collections.abc import AsyncIterator
-from typing import Protocol
+import asyncio
+import math
+import secrets
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final, TypeVar, assert_never
 
-from roost.core.request import RequestId
-from roost.frontend.ask import Ask
-from roost.frontend.piece import AnswerHead, Piece
-from roost.wire.messages import ControlDone, Load, ModelFacts
+from roost.core.clock import Clock
+from roost.core.errors import EngineFault, RequestError, ShuttingDown
+from roost.core.events import Ended
+from roost.core.outcome import Outcome
+from roost.core.params import SamplingParams
+from roost.core.request import HEALTH_PREFIX, Envelope, GenerateRequest, Origin, RequestId
+from roost.frontend.answers import Answers
+from roost.frontend.ask import Ask, TokenPrompt, Wish
+from roost.frontend.board import Switchboard
+from roost.frontend.control import ControlCalls
+from roost.frontend.corridor import Corridor
+from roost.frontend.engine_view import EngineView
+from roost.frontend.intake import Intake, Prepared, TextTools
+from roost.frontend.ledger import Ledger
+from roost.frontend.naming import AnswerName, name_answers
+from roost.frontend.piece import AnswerHead
+from roost.frontend.probe import Probe
+from roost.frontend.refusal import ending_of
+from roost.frontend.settings import FrontendSettings
+from roost.frontend.stream import AnswerStream
+from roost.observe import EndingLog, EngineFigures, Meter
+from roost.wire.channel import WorkerSide
+from roost.wire.messages import (
+    ControlDone,
+    Goodbye,
+    Heartbeat,
+    Hello,
+    Load,
+    ModelFacts,
+    Outputs,
+    ToWorker,
+    Welcome,
+)
+
+# How often the ledger is reaped and the corridor looked at without being rung.
+_TICK_S: Final = 0.5
+# An engine silent for so many heartbeat timeouts is given up: its requests end as its fault.
+_GIVEN_UP_AFTER: Final = 3
+# JSON numbers are exact in every client up to here, so a drawn seed can be handed back.
+_SEED_BITS: Final = 53
+
+_Result = TypeVar("_Result")
 
 
-class Answers(Protocol):
-    """The answers of one ask, as they come; pieces of different answers interleave.
+class Frontend:
+    """Made anywhere, used on one event loop from `open` to `close`."""
 
-    Iterate to the end, or `aclose()`: leaving early cancels what still runs, at once, as a client
-    that has gone. Closing twice is harmless. Each answer's last piece has `ended`; after the last
-    of them the iteration stops. It never raises for an ending: `Piece.ended` says what happened
-    (`roost.frontend.refusal_of(ended)` gives the error for one that is no answer).
-    """
+    def __init__(
+        self,
+        channel: WorkerSide,
+        origin: Origin,
+        tools: TextTools,
+        clock: Clock,
+        settings: FrontendSettings | None = None,
+    ) -> None:
+        self._origin = origin
+        self._tools = tools
+        self._clock = clock
+        self._settings = FrontendSettings() if settings is None else settings
+        self._engine = EngineView()
+        self._ledger = Ledger()
+        self._meter = Meter()
+        self._channel = channel
+        self._corridor = Corridor(channel, self._take)
+        self._board = Switchboard(
+            self._corridor.send, clock, self._ledger, self._meter, EndingLog()
+        )
+        self._calls = ControlCalls(self._corridor.send, origin, _draw_name)
+        self._probe = Probe(self._generate_one)
+        self._executor = ThreadPoolExecutor(
+            self._settings.num_intake_threads, thread_name_prefix="roost-intake"
+        )
+        self._intake: Intake | None = None
+        self._welcome = asyncio.Event()
+        self._ticker: asyncio.Task[None] | None = None
+        self._is_draining = False
+        self._is_closed = False
 
-    heads: tuple[AnswerHead, ...]
-
-    def __aiter__(self) -> AsyncIterator[Piece]: ...
-
-    async def __anext__(self) -> Piece: ...
-
-    async def aclose(self) -> None: ...
-
-
-class FrontendFace(Protocol):
-    """The verbs of `Frontend`."""
-
-    async def open(self, timeout_s: float) -> None:
+    async def open(self, timeout_s: float = 60.0) -> None:
         """Say Hello and wait for the engine's Welcome. Raises EngineFault when none comes."""
+        self._corridor.open()
+        self._corridor.send(Hello(self._origin))
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._welcome.wait()
+        except TimeoutError:
+            raise EngineFault(f"The engine did not answer in {timeout_s:g} s.") from None
+        self._ticker = asyncio.create_task(self._tick())
 
     async def submit(self, ask: Ask) -> Answers:
         """Returns when the engine has accepted every answer's request.
@@ -39,56 +102,277 @@ class FrontendFace(Protocol):
         Raises RequestError (and its kinds) for what is known before the first byte: nothing of
         the ask then runs. Cancelling this call cancels the ask.
         """
-        ...
+        arrival_s = self._clock.now_s()
+        try:
+            deadline_s = self._admit(ask, arrival_s)
+            names = name_answers(ask, _draw_name)
+        except RequestError as error:
+            envelope = self._envelope(RequestId(_draw_name()), ask, arrival_s, math.inf)
+            self._board.refused(envelope, ending_of(error))
+            raise
+        envelopes = [self._envelope(name.rid, ask, arrival_s, deadline_s) for name in names]
+        return await self._submit(ask, names, envelopes)
 
-    def abort(self, rid: str, message: str = "") -> bool:
+    def abort(self, rid: str) -> bool:
         """End that answer, or every answer of the call named so, with CLIENT_CANCELLED.
 
-        False: this front does not know it (the engine was told anyway: another front may)."""
-        ...
+        False: this front does not know it; the engine is told anyway, as another front may.
+        """
+        members = self._ledger.members(rid)
+        self._board.cancel(members or (RequestId(rid),))
+        return bool(members)
 
-    async def abort_all(self) -> ControlDone: ...
+    async def abort_all(self) -> ControlDone:
+        """End everything that lives, whoever asked for it, with CLIENT_CANCELLED."""
+        unsent = [rid for rid in self._ledger.live() if not self._is_sent(rid)]
+        self._board.cancel(unsent)
+        return await self.control("abort_all")
 
     async def control(self, verb: str, argument: str = "") -> ControlDone:
         """Raises DeadlinePassed when the engine does not answer in `control_timeout_s`."""
-        ...
+        return await self._calls.call(verb, argument, self._settings.control_timeout_s)
 
     async def check_generates(self, timeout_s: float) -> bool:
-        """Whether a token comes (or anybody's output shows that the engine steps)."""
-        ...
+        """Whether a token comes, or anybody's output shows that the engine steps."""
+        return await self._probe.check(timeout_s)
 
-    async def encode(self, text: str, *, add_special: bool = True) -> list[int]: ...
+    async def encode(self, text: str, *, add_special: bool = True) -> list[int]:
+        """Ids of `text`, special tokens in it parsed."""
+        return await self._off_loop(
+            lambda: self._tools.tokenizer.encode(text, add_special=add_special)
+        )
 
     async def render(self, ask: Ask) -> tuple[str, list[int]]:
-        """The text and ids that the first wish's prompt becomes (for /tokenize of messages)."""
-        ...
+        """The text and the ids that the first wish's prompt becomes. Raises as `submit` does."""
+        intake, prompt = self._checked_intake(), ask.wishes[0].prompt
+        ids, text = await self._off_loop(lambda: intake.tokens_of(prompt))
+        return (self.decode(ids, skip_special=False) if text is None else text), list(ids)
 
-    def decode(self, ids: tuple[int, ...], *, skip_special: bool = True) -> str: ...
+    def decode(self, ids: tuple[int, ...], *, skip_special: bool = True) -> str:
+        return self._tools.tokenizer.decode(ids, skip_special=skip_special)
 
-    def token_bytes(self, token_id: int) -> bytes: ...
+    def token_bytes(self, token_id: int) -> bytes:
+        """The exact bytes of one token."""
+        return self._tools.tokenizer.token_bytes(token_id)
 
     @property
-    def facts(self) -> ModelFacts: ...
+    def has_chat_template(self) -> bool:
+        return self._tools.template is not None
 
     @property
-    def load(self) -> Load: ...
+    def facts(self) -> ModelFacts:
+        """Facts of the engine and its model. Known once `open` has returned."""
+        assert self._engine.facts is not None, "the frontend is not open"
+        return self._engine.facts
+
+    @property
+    def load(self) -> Load:
+        """How busy the engine said it was, a second ago at most while it is alive."""
+        return self._engine.load
 
     def is_alive(self) -> bool:
         """The engine was heard within `heartbeat_timeout_s`."""
-        ...
+        self._corridor.pump()
+        now_s = self._clock.now_s()
+        return self._engine.is_alive(now_s, self._settings.heartbeat_timeout_s)
 
     def is_ready(self) -> bool:
         """Alive, and not draining."""
-        ...
+        return not self._is_draining and not self._is_closed and self.is_alive()
+
+    def live(self) -> tuple[RequestId, ...]:
+        """The requests of this process that have not ended."""
+        return self._ledger.live()
+
+    def metrics(self) -> bytes:
+        """Metrics of this process, in Prometheus' text format."""
+        is_alive = self.is_alive()
+        load = self._engine.load
+        self._meter.engine(
+            EngineFigures(
+                is_alive=is_alive,
+                num_running=load.num_running,
+                num_waiting=load.num_waiting,
+                num_used_tokens=load.num_used_tokens,
+                num_kv_tokens=load.num_kv_tokens,
+                num_steps=load.num_steps,
+            ),
+        )
+        return self._meter.exposition()
 
     def drain(self) -> None:
         """Refuse new asks with ShuttingDown; let the running ones go on."""
+        self._is_draining = True
 
-    def live(self) -> tuple[RequestId, ...]: ...
+    async def wait_idle(self, timeout_s: float) -> bool:
+        """Wait until nothing lives; False when the time is up before."""
+        end_s = self._clock.now_s() + timeout_s
+        while self._ledger.live():
+            if self._clock.now_s() >= end_s:
+                return False
+            await asyncio.sleep(0.02)
+        return True
 
-    def metrics(self) -> bytes:
-        """This process's metrics, in Prometheus' text format."""
-        ...
+    def end_all(self, outcome: Outcome, message: str) -> None:
+        """End everything that lives, now and from here."""
+        self._board.end(self._ledger.live(), Ended(outcome, message=message))
+
+    def engine_lost(self, message: str) -> None:
+        """Somebody saw the engine die: what it held has ended, and nothing new can begin."""
+        self._engine.is_lost = True
+        self.end_all(Outcome.ENGINE_FAULT, message)
 
     async def close(self) -> None:
-        """End what is live as SHUTTING_DOWN, say Goodbye, and leave nothing behind."""
+        """End what lives as SHUTTING_DOWN, say Goodbye, and leave nothing behind."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        if self._ticker is not None:
+            self._ticker.cancel()
+            await asyncio.gather(self._ticker, return_exceptions=True)
+        await self._probe.close()
+        self.end_all(Outcome.SHUTTING_DOWN, "The server is shutting down.")
+        self._corridor.send(Goodbye(self._origin))
+        self._corridor.close()
+        await asyncio.get_running_loop().run_in_executor(None, self._executor.shutdown)
+
+    def _admit(self, ask: Ask, arrival_s: float, *, is_probe: bool = False) -> float:
+        """The deadline of an ask that may come in. Raises RequestError for one that may not."""
+        if self._is_closed or (self._is_draining and not is_probe):
+            raise ShuttingDown("The server is shutting down.")
+        if not self.is_alive() and not is_probe:
+            raise EngineFault("The engine does not answer.")
+        timeout_s = self._settings.request_timeout_s if ask.timeout_s is None else ask.timeout_s
+        if not timeout_s > 0:
+            raise RequestError(f"timeout must be over 0 s, got {timeout_s:g}.", param="timeout")
+        return arrival_s + timeout_s
+
+    def _envelope(self, rid: RequestId, ask: Ask, arrival_s: float, deadline_s: float) -> Envelope:
+        return Envelope(rid, self._origin, arrival_s, deadline_s, ask.priority, ask.trace)
+
+    async def _submit(
+        self, ask: Ask, names: tuple[AnswerName, ...], envelopes: list[Envelope]
+    ) -> Answers:
+        """All or none: whatever goes wrong on the way, everything that was opened ends."""
+        opened: list[RequestId] = []
+        try:
+            for name, envelope in zip(names, envelopes, strict=True):
+                self._open(envelope, name.group)
+                opened.append(name.rid)
+            intake = self._checked_intake()
+            prepared = await self._off_loop(lambda: intake.prepare(ask, names))
+            answers = self._answers(prepared, envelopes)
+            await answers.accepted()
+        except RequestError as error:
+            self._board.end(opened, ending_of(error))
+            raise
+        except asyncio.CancelledError:
+            self._board.leave(opened)
+            raise
+        except BaseException as bug:
+            self._board.end(opened, Ended(Outcome.ENGINE_FAULT, message=type(bug).__name__))
+            raise
+        return answers
+
+    def _open(self, envelope: Envelope, group: str) -> None:
+        try:
+            self._board.open(envelope, group)
+        except RequestError as error:
+            self._board.refused(envelope, ending_of(error))
+            raise
+
+    def _answers(self, prepared: list[Prepared], envelopes: list[Envelope]) -> Answers:
+        """The answers of an ask whose requests are sent off here."""
+        streams = [
+            AnswerStream(
+                AnswerHead(
+                    index=index,
+                    prompt_index=one.name.prompt_index,
+                    rid=one.name.rid,
+                    seed=one.sampling.seed,
+                    prompt_ids=one.prompt_ids,
+                    prompt_text=one.prompt_text,
+                    max_new_tokens=one.sampling.max_new_tokens,
+                    arrival_s=envelope.arrival_s,
+                ),
+                one.text,
+                no_stop_trim=one.sampling.no_stop_trim,
+            )
+            for index, (one, envelope) in enumerate(zip(prepared, envelopes, strict=True))
+        ]
+        answers = Answers(streams, self._board.leave)
+        for index, (one, envelope) in enumerate(zip(prepared, envelopes, strict=True)):
+            self._board.route(one.name.rid, answers, index)
+            request = GenerateRequest(envelope, one.prompt_ids, one.sampling, one.logprobs)
+            self._board.send(request)
+        return answers
+
+    async def _generate_one(self, timeout_s: float) -> None:
+        """Ask for one token, as a health check: no limit of the queue stops it."""
+        arrival_s = self._clock.now_s()
+        wish = Wish(
+            TokenPrompt((self._tools.tokenizer.bos_id or 0,)),
+            SamplingParams(max_new_tokens=1, temperature=0.0, ignore_eos=True),
+        )
+        ask = Ask((wish,), timeout_s=timeout_s)
+        deadline_s = self._admit(ask, arrival_s, is_probe=True)
+        rid = RequestId(f"{HEALTH_PREFIX}_{_draw_name()}")
+        envelope = self._envelope(rid, ask, arrival_s, deadline_s)
+        answers = await self._submit(ask, (AnswerName(rid, "", 0, 0),), [envelope])
+        try:
+            async for _ in answers:
+                pass
+        finally:
+            answers.close()
+
+    def _take(self, messages: list[ToWorker]) -> None:
+        now_s = self._clock.now_s()
+        for message in messages:
+            match message:
+                case Outputs(outputs=outputs):
+                    self._engine.heard_s = max(self._engine.heard_s, now_s)
+                    if self._board.see(outputs):
+                        self._probe.token_came()
+                case Heartbeat():
+                    self._engine.beat(message)
+                case Welcome():
+                    self._welcomed(message, now_s)
+                case ControlDone():
+                    self._calls.done(message)
+                case _:
+                    assert_never(message)
+
+    def _welcomed(self, welcome: Welcome, now_s: float) -> None:
+        if self._engine.welcome(welcome, now_s):
+            lost = self._ledger.engine_changed()
+            self._board.end(lost, Ended(Outcome.ENGINE_FAULT, message="The engine was restarted."))
+        self._intake = Intake(self._tools, welcome.facts, self._clock, _draw_seed)
+        self._welcome.set()
+
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(_TICK_S)
+            self._corridor.pump()
+            self._board.reap()
+            silence_s = self._engine.silence_s(self._clock.now_s())
+            if silence_s > _GIVEN_UP_AFTER * self._settings.heartbeat_timeout_s:
+                self.end_all(Outcome.ENGINE_FAULT, "The engine does not answer.")
+
+    def _is_sent(self, rid: RequestId) -> bool:
+        life = self._ledger.life(rid)
+        return life is not None and life.is_sent
+
+    def _checked_intake(self) -> Intake:
+        assert self._intake is not None, "the frontend is not open"
+        return self._intake
+
+    async def _off_loop(self, work: Callable[[], _Result]) -> _Result:
+        return await asyncio.get_running_loop().run_in_executor(self._executor, work)
+
+
+def _draw_name() -> str:
+    return secrets.token_hex(16)
+
+
+def _draw_seed() -> int:
+    return secrets.randbits(_SEED_BITS)
