@@ -126,6 +126,20 @@ class RawTensor:
         return int(self.data.nbytes)
 
 
+def float_values(tensor: RawTensor) -> npt.NDArray[np.float32]:
+    """The values of an F32, F16 or BF16 tensor as f32 [num_elements]; F32 is a view, not a copy."""
+    match tensor.type:
+        case GgmlType.F32:
+            return tensor.data.view("<f4")
+        case GgmlType.F16:
+            return tensor.data.view("<f2").astype(np.float32)
+        case GgmlType.BF16:
+            # The upper half of an f32.
+            return (tensor.data.view("<u2").astype(np.uint32) << 16).view(np.float32)
+        case _:
+            raise AssertionError(f"{tensor.name} is {tensor.type.name}, not a float type")
+
+
 def tensor_nbytes(type_: GgmlType, shape: tuple[int, ...], where: str) -> int:
     """Bytes of a tensor. Raises ModelError when the shape is absurd or cuts a block in two."""
     block, block_bytes = BLOCKS[type_]
