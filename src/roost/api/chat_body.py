@@ -27,8 +27,6 @@ _PLAIN: Final = {
     "function_call": {b'"none"', b'"auto"'},
     "modalities": {b'["text"]'},
 }
-# What a template gets from the call itself.
-_TEMPLATE_OWN: Final = {"messages", "tools", "add_generation_prompt", "continue_final_message"}
 _Tokens = Annotated[int, Meta(ge=0)]
 
 
@@ -129,10 +127,6 @@ def chat_prompt(fields: ChatFields) -> ChatPrompt:
     if fields.reasoning_effort is not None:
         extras["reasoning_effort"] = fields.reasoning_effort
     extras |= fields.chat_template_kwargs or {}
-    for name in _TEMPLATE_OWN & extras.keys():
-        raise RequestError(
-            f"chat_template_kwargs must not hold {name}.", param="chat_template_kwargs"
-        )
     generates = fields.add_generation_prompt
     return ChatPrompt(
         messages,

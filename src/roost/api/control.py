@@ -15,7 +15,6 @@ class AbortBody(msgspec.Struct, frozen=True):
 
     rid: str = ""
     abort_all: bool = False
-    abort_message: str | None = None
 
 
 class ControlResult(msgspec.Struct, frozen=True):
@@ -37,7 +36,7 @@ def router(service: Service) -> APIRouter:
             return _result(ControlResult(done.is_ok, done.message or "All requests end."))
         if not asked.rid:
             raise RequestError("Give rid, or abort_all.", param="rid")
-        if frontend.abort(asked.rid, asked.abort_message or ""):
+        if frontend.abort(asked.rid):
             return _result(ControlResult(True, "The request ends."))
         # A finished request is no error, and another front may know it.
         return _result(ControlResult(True, "No request of that id runs here; nothing to end."))

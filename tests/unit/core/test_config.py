@@ -42,7 +42,7 @@ def test_nothing_given_is_the_defaults() -> None:
 def test_every_setting_can_be_given_as_text() -> None:
     texts = {"text": "abc", "texts": "a, b", "integer": "64", "number": "2.5"}
     given = {s.name: s.choices[-1] if s.choices else texts[s.kind] for s in all_settings()}
-    given["max_request_bytes"] = "1024"
+    given["max_request_bytes"] = given["max_step_tokens"] = "1024"
     config = resolve([Layer(given, FLAG)]).config
     for setting in all_settings():
         value = value_of(config, setting)
@@ -50,7 +50,7 @@ def test_every_setting_can_be_given_as_text() -> None:
         if setting.kind == "texts":
             assert value == ("a", "b")
         elif setting.kind == "integer":
-            assert value == (1024 if setting.name == "max_request_bytes" else 64)
+            assert value == int(given[setting.name])
         elif setting.kind == "number":
             assert value == 2.5
 
@@ -102,6 +102,15 @@ def test_an_unknown_variable_is_refused_with_the_nearest_name() -> None:
 
 def test_a_wrong_value_in_a_lower_layer_does_not_matter_when_it_is_overridden() -> None:
     assert resolve([Layer({"port": "1"}, FLAG), Layer({"port": "x"}, FILE)]).config.server.port == 1
+
+
+def test_a_step_must_have_room_for_prompts_beside_a_full_batch() -> None:
+    with pytest.raises(ConfigError) as caught:
+        resolve([Layer({"max_running_requests": "512"}, FLAG)])
+    assert caught.value.message == (
+        "max_step_tokens (512, default) must be more than max_running_requests (512, "
+        "--max-running-requests): a full batch would leave no room for prompts"
+    )
 
 
 def test_secrets_are_never_shown() -> None:
