@@ -50,7 +50,9 @@ class Answers:
         """Wait until every request is accepted. Raises RequestError as soon as one is refused."""
         while True:
             for stream in self._streams:
-                refusal = stream.ended and refusal_of(stream.ended, stream.head.rid)
+                if stream.ended is None:
+                    continue
+                refusal = refusal_of(stream.ended, stream.head.rid)
                 if refusal is not None:
                     raise refusal
             if self._num_undecided == 0:

@@ -56,10 +56,7 @@ class AnswerStream:
     def take(self) -> Piece:
         """What is new since the last piece; the last one has the ending. Only when `has_piece`."""
         assert self._is_new, "there is no piece to take"
-        text = self._text.feed(self._token_ids)
-        if self.ended is not None:
-            cut = self.ended.text_bytes
-            text += self._text.finish(None if cut < 0 or self._no_stop_trim else cut)
+        text = self._last_text(self.ended) if self.ended else self._text.feed(self._token_ids)
         self._num_tokens += len(self._token_ids)
         piece = Piece(
             index=self.head.index,
@@ -76,3 +73,13 @@ class AnswerStream:
         self._token_ids, self._logprobs, self._prompt_logprobs = [], [], ()
         self._is_new = False
         return piece
+
+    def _last_text(self, ended: Ended) -> str:
+        """The rest of the text, up to the stop if that is cut off."""
+        cut = ended.text_bytes
+        if cut < 0 or self._no_stop_trim:
+            return self._text.feed(self._token_ids) + self._text.finish()
+        # A stop that is a token of its own is nothing that the text could have warned of.
+        is_token = isinstance(ended.matched, int)
+        shown = self._token_ids[:-1] if is_token else self._token_ids
+        return self._text.feed(shown) + self._text.finish(cut)
