@@ -8,19 +8,25 @@ from roost.runner.inputs import InputMaker
 from roost.runner.outputs import results
 
 
-class Program(Protocol):
+class Closeable(Protocol):
+    def close(self) -> None: ...
+
+
+class Program(Closeable, Protocol):
     """A recorded forward pass, its weights and its KV cache."""
 
     def run(self, inputs: StepInputs) -> StepOutputs: ...
 
-    def close(self) -> None: ...
-
 
 class Runner:
-    """One model. `execute` blocks until the step is computed, with the GIL released meanwhile."""
+    """One model. `execute` blocks until the step is computed, with the GIL released meanwhile.
 
-    def __init__(self, program: Program) -> None:
+    It owns the program and what that runs on (`below`), and closes them in this order.
+    """
+
+    def __init__(self, program: Program, *below: Closeable) -> None:
         self._program = program
+        self._below = below
         self._inputs = InputMaker()
 
     def execute(self, plan: BatchPlan) -> StepResult:
@@ -28,4 +34,5 @@ class Runner:
         return results(plan, inputs, self._program.run(inputs))
 
     def close(self) -> None:
-        self._program.close()
+        for owned in (self._program, *self._below):
+            owned.close()

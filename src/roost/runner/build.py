@@ -1,0 +1,87 @@
+"""From a loaded model to a runner: threads, KV cache, recorded program."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from roost.kernels import ThreadPool, choose_isa, usable_cores
+from roost.models import LoadedModel
+from roost.programs import CpuBuilder, KvShape
+from roost.runner.memory import FreeMemory, KvNeeds, KvPlan, plan_kv
+from roost.runner.runner import Runner
+
+_KV_VALUE_BYTES = {"bf16": 2, "f32": 4}
+
+
+@dataclass(frozen=True, slots=True)
+class RunnerOptions:
+    """What is asked for; None: the best choice of the machine or model.
+
+    max_context_tokens is settled by the caller: it is at most the model's.
+    """
+
+    max_context_tokens: int
+    max_running: int
+    max_step_tokens: int
+    kv_dtype: Literal["bf16", "f32"] = "bf16"
+    isa: str | None = None
+    num_threads: int | None = None
+    kv_tokens: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BuiltRunner:
+    """A runner, and the facts that were decided on the way. why: a line for each."""
+
+    runner: Runner
+    kv: KvPlan
+    isa: str
+    num_threads: int
+    why: tuple[str, ...]
+
+
+def build_runner(
+    model: LoadedModel, options: RunnerOptions, measure: Callable[[], FreeMemory]
+) -> BuiltRunner:
+    """Record `model` for this machine's CPU, with as large a KV cache as `measure` leaves room for.
+
+    Raises ModelError when the cache does not fit, ConfigError for an instruction set that this
+    machine lacks.
+    """
+    traits = model.traits
+    isa = choose_isa(options.isa)
+    num_threads, threads_why = usable_cores()
+    if options.num_threads is not None:
+        num_threads, threads_why = options.num_threads, "as asked"
+    shape = KvShape(traits.num_layers, traits.num_kv_heads, traits.head_dim, options.kv_dtype)
+    values = 2 * traits.num_layers * traits.num_kv_heads * traits.head_dim
+    needs = KvNeeds(
+        token_bytes=values * _KV_VALUE_BYTES[options.kv_dtype],
+        max_context_tokens=options.max_context_tokens,
+        max_running=options.max_running,
+        asked_tokens=options.kv_tokens,
+    )
+    kv = plan_kv(needs, measure())
+    pool = ThreadPool(num_threads)
+    try:
+        builder = CpuBuilder(
+            max_rows=options.max_step_tokens,
+            max_logits_rows=options.max_step_tokens,
+            isa=isa,
+            pool=pool,
+            kv=shape,
+            num_pages=kv.num_pages,
+            max_context_tokens=options.max_context_tokens,
+        )
+        model.record(builder)
+        program = builder.finish()
+    except BaseException:
+        pool.close()
+        raise
+    why = (
+        f"isa {isa}: " + ("as asked" if options.isa else "the best of this machine"),
+        f"threads {num_threads}: {threads_why}",
+        f"KV cache {kv.why}",
+        *model.notes,
+    )
+    return BuiltRunner(Runner(program, pool), kv, isa, num_threads, why)

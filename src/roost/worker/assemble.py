@@ -1,0 +1,147 @@
+"""From settings to an engine that is ready to run."""
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from roost.cache import PagePool
+from roost.core.clock import Clock
+from roost.core.config import ServeConfig
+from roost.core.errors import ConfigError
+from roost.kernels import usable_cores
+from roost.models import LoadedModel, load_model
+from roost.runner import BuiltRunner, FreeMemory, RunnerOptions, build_runner
+from roost.sched import SchedLimits, Scheduler, TokenBytes
+from roost.text import StopMatcher, Tokenizer, tokenizer_from_folder
+from roost.weights import ModelFiles, PackOptions, open_model, resolve_model
+from roost.wire import EngineSide
+from roost.wire.messages import ModelFacts
+from roost.worker.loop import EngineLoop
+from roost.worker.machine import free_memory
+
+_log = logging.getLogger(__name__)
+
+# In every step there is room for this much of a prompt beside a full batch of answers.
+_LEAST_PREFILL_TOKENS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What an engine is given of the world.
+
+    cache_dir: where packed weights are kept; None: nowhere. on_progress: called while weights are
+    packed with (bytes done, bytes in all), from the thread that packs.
+    """
+
+    clock: Clock
+    cache_dir: Path | None = None
+    engine_epoch: int = 1
+    on_progress: Callable[[int, int], None] | None = None
+    measure_memory: Callable[[], FreeMemory] = free_memory
+
+
+def build_worker(config: ServeConfig, channel: EngineSide, around: Surroundings) -> EngineLoop:
+    """Find, check and load the model, and put an engine around it.
+
+    Raises ModelError and ConfigError, worded for people. Until it returns nothing is heard on the
+    channel, which the loop then owns.
+    """
+    files = open_model(resolve_model(config.model.model))
+    tokenizer = _tokenizer(files)
+    num_threads = config.engine.threads or usable_cores()[0]
+    model = load_model(
+        files,
+        PackOptions(
+            cache_dir=around.cache_dir,
+            quantize=None if config.model.quantize == "none" else config.model.quantize,
+            num_threads=num_threads,
+            on_progress=around.on_progress,
+        ),
+    )
+    options = _options(config, model)
+    built = build_runner(model, options, around.measure_memory)
+    for line in built.why:
+        _log.info("%s", line)
+    limits = SchedLimits(
+        vocab_size=model.traits.vocab_size,
+        max_context_tokens=options.max_context_tokens,
+        max_running=options.max_running,
+        max_queued=config.engine.max_queued_requests,
+        max_step_tokens=options.max_step_tokens,
+        queue_timeout_s=config.server.queue_timeout_s or float("inf"),
+    )
+    scheduler = Scheduler(
+        PagePool(built.kv.num_pages), limits, _token_bytes(tokenizer), StopMatcher
+    )
+    return EngineLoop(
+        channel,
+        scheduler,
+        built.runner,
+        _facts(files, model, options, built, tokenizer),
+        clock=around.clock,
+        engine_epoch=around.engine_epoch,
+    )
+
+
+def _tokenizer(files: ModelFiles) -> Tokenizer:
+    if files.container == "gguf":
+        return Tokenizer.from_gguf(files.metadata)
+    return tokenizer_from_folder(files.path)
+
+
+def _token_bytes(tokenizer: Tokenizer) -> TokenBytes:
+    def token_bytes(token_id: int, skip_special: bool) -> bytes:
+        return tokenizer.text_bytes(token_id, skip_special=skip_special)
+
+    return token_bytes
+
+
+def _options(config: ServeConfig, model: LoadedModel) -> RunnerOptions:
+    """Wishes and the model's limits → facts. Raises ConfigError."""
+    most = model.traits.max_context_tokens
+    asked = config.model.context_length
+    if asked is not None and asked > most:
+        raise ConfigError(f"context_length={asked}: this model takes at most {most} tokens")
+    engine = config.engine
+    room = max(1, engine.max_step_tokens - _LEAST_PREFILL_TOKENS)
+    max_running = min(engine.max_running_requests, room)
+    if max_running < engine.max_running_requests:
+        _log.warning(
+            "max_running_requests is %d: a step of %d tokens has no room for %d",
+            max_running,
+            engine.max_step_tokens,
+            engine.max_running_requests,
+        )
+    return RunnerOptions(
+        max_context_tokens=asked or most,
+        max_running=max_running,
+        max_step_tokens=engine.max_step_tokens,
+        kv_dtype=engine.kv_dtype,
+        isa=engine.isa,
+        num_threads=engine.threads,
+        kv_tokens=engine.max_total_tokens,
+    )
+
+
+def _facts(
+    files: ModelFiles,
+    model: LoadedModel,
+    options: RunnerOptions,
+    built: BuiltRunner,
+    tokenizer: Tokenizer,
+) -> ModelFacts:
+    model_type = files.metadata.get("model_type", files.architecture)
+    return ModelFacts(
+        model_path=str(files.path),
+        model_type=str(model_type),
+        architecture=files.architecture,
+        vocab_size=model.traits.vocab_size,
+        max_context_tokens=options.max_context_tokens,
+        eos_ids=tuple(sorted(tokenizer.eos_ids)),
+        num_kv_tokens=built.kv.num_tokens,
+        kv_dtype=options.kv_dtype,
+        isa=built.isa,
+        num_threads=built.num_threads,
+        weight_version=files.identity(),
+    )
