@@ -23,13 +23,11 @@ class GgmlType(IntEnum):
     Q5_0 = 6
     Q5_1 = 7
     Q8_0 = 8
-    Q8_1 = 9
     Q2_K = 10
     Q3_K = 11
     Q4_K = 12
     Q5_K = 13
     Q6_K = 14
-    Q8_K = 15
     IQ2_XXS = 16
     IQ2_XS = 17
     IQ3_XXS = 18
@@ -59,13 +57,11 @@ BLOCKS: Final[dict[GgmlType, tuple[int, int]]] = {
     GgmlType.Q5_0: (32, 22),
     GgmlType.Q5_1: (32, 24),
     GgmlType.Q8_0: (32, 34),
-    GgmlType.Q8_1: (32, 36),
     GgmlType.Q2_K: (256, 84),
     GgmlType.Q3_K: (256, 110),
     GgmlType.Q4_K: (256, 144),
     GgmlType.Q5_K: (256, 176),
     GgmlType.Q6_K: (256, 210),
-    GgmlType.Q8_K: (256, 292),
     GgmlType.IQ2_XXS: (256, 66),
     GgmlType.IQ2_XS: (256, 74),
     GgmlType.IQ3_XXS: (256, 98),
