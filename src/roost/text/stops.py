@@ -89,7 +89,11 @@ class StopMatcher:
         self._regex_from = 0
 
     def feed(self, data: bytes) -> StopMatch | None:
-        """Take one token's bytes. Later calls look for stops after the one that was found."""
+        """Take one token's bytes.
+
+        If more bytes come after a match, it did not count: an expression that matched then begins
+        later than it did.
+        """
         if not data or not self._keep_bytes:
             self._num_bytes += len(data)
             return None
@@ -97,8 +101,8 @@ class StopMatcher:
         base = self._num_bytes - len(self._tail)
         found = self._first(window, base)
         self._advance(window, len(data))
-        if found is not None:
-            self._regex_from = self._num_bytes
+        if found is not None and found.is_regex:
+            self._regex_from = max(self._regex_from, found.start + 1)
         return found
 
     def skip(self, data: bytes) -> None:

@@ -140,6 +140,17 @@ def test_an_expression_holds_back_what_it_could_span() -> None:
     assert unbounded.finish() == b"x" * (REGEX_WINDOW_BYTES - 1)
 
 
+def test_an_expression_that_did_not_count_may_count_from_its_second_byte() -> None:
+    # The engine skipped the first byte, and matches at the second; the edge does not know that.
+    matcher, hold = StopMatcher([], ["b[ab]{1,2}"]), HoldBack([], ["b[ab]{1,2}"])
+    matcher.skip(b"b")
+    assert matcher.feed(b"b") is None
+    assert hold.feed(b"bb") == b""
+    assert matcher.feed(b"aa") == StopMatch("b[ab]{1,2}", True, 1, 4)
+    assert hold.feed(b"aa") == b"b"
+    assert hold.finish(1) == b""
+
+
 STRINGS = st.lists(st.text("abé", min_size=1, max_size=4).map(str.encode), max_size=3)
 REGEXES = st.lists(
     st.sampled_from(
