@@ -4,13 +4,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
+from roost.core.plan import PAGE_TOKENS
 from roost.kernels import ThreadPool, choose_isa, usable_cores
 from roost.models import LoadedModel
 from roost.programs import CpuBuilder, KvShape
 from roost.runner.memory import FreeMemory, KvNeeds, KvPlan, plan_kv
 from roost.runner.runner import Runner
-
-_KV_VALUE_BYTES = {"bf16": 2, "f32": 4}
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +53,8 @@ def build_runner(
     if options.num_threads is not None:
         num_threads, threads_why = options.num_threads, "as asked"
     shape = KvShape(traits.num_layers, traits.num_kv_heads, traits.head_dim, options.kv_dtype)
-    values = 2 * traits.num_layers * traits.num_kv_heads * traits.head_dim
     needs = KvNeeds(
-        token_bytes=values * _KV_VALUE_BYTES[options.kv_dtype],
+        token_bytes=shape.page_bytes // PAGE_TOKENS,
         max_context_tokens=options.max_context_tokens,
         max_running=options.max_running,
         asked_tokens=options.kv_tokens,

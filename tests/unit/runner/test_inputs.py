@@ -1,0 +1,162 @@
+"""What a plan becomes for the program, to the number."""
+
+from array import array
+
+import numpy as np
+from tests.sim.requests import sampling
+
+from roost.core.params import Sampling
+from roost.core.plan import BatchPlan, Slice
+from roost.core.request import NO_LOGPROBS, LogprobsWanted, RequestId
+from roost.runner.inputs import InputMaker
+
+NUM_PROMPT = 20
+
+
+def part(
+    rid: str,
+    tokens: list[int],
+    start: int,
+    stop: int,
+    *,
+    pages: tuple[int, ...] = (0, 1),
+    asked: Sampling | None = None,
+    logprobs: LogprobsWanted = NO_LOGPROBS,
+    prompt_logprobs: tuple[int, int] = (0, 0),
+    are_stops_banned: bool = False,
+) -> Slice:
+    return Slice(
+        request_id=RequestId(rid),
+        tokens=array("i", tokens),
+        num_prompt_tokens=min(NUM_PROMPT, len(tokens)),
+        start=start,
+        stop=stop,
+        pages=pages,
+        samples=stop == len(tokens),
+        sampling=asked or sampling(),
+        logprobs=logprobs,
+        prompt_logprobs=prompt_logprobs,
+        are_stops_banned=are_stops_banned,
+    )
+
+
+def test_a_ragged_step_lies_end_to_end() -> None:
+    plan = BatchPlan(
+        1,
+        (
+            part("a", list(range(100, 121)), 20, 21, pages=(7, 3)),
+            part("b", list(range(200, 220)), 4, 7, pages=(5, 6)),
+            part("c", list(range(50, 53)), 0, 3, pages=(9,)),
+        ),
+    )
+    made = InputMaker().make(plan)
+    assert made.token_ids.tolist() == [120, 204, 205, 206, 50, 51, 52]
+    assert made.positions.tolist() == [20, 4, 5, 6, 0, 1, 2]
+    assert made.slice_offsets.tolist() == [0, 1, 4, 7]
+    assert made.pages.tolist() == [7, 3, 5, 6, 9]
+    assert made.page_offsets.tolist() == [0, 2, 4, 5]
+    assert [(head.row, head.position) for head in made.heads] == [(0, 21), (6, 3)]
+    arrays = (made.token_ids, made.positions, made.slice_offsets, made.pages, made.page_offsets)
+    assert {found.dtype for found in arrays} == {np.dtype(np.int32)}
+
+
+def test_a_step_without_logits_has_no_heads() -> None:
+    made = InputMaker().make(BatchPlan(1, (part("a", list(range(20)), 0, 8),)))
+    assert made.heads == []
+
+
+def test_a_sequence_may_grow_while_its_arrays_are_in_use() -> None:
+    asked = Sampling(*[getattr(sampling(), f) for f in Sampling.__struct_fields__])
+    one = part("a", list(range(21)), 20, 21, asked=asked)
+    made = InputMaker().make(BatchPlan(1, (one,)))
+    one.tokens.append(5)
+    assert made.token_ids.tolist() == [20]
+
+
+def test_scored_prompt_rows_come_before_the_sampled_one() -> None:
+    wanted = LogprobsWanted(chosen=True, prompt_from=0, top=3, token_ids=(4, 2))
+    tokens = list(range(30, 40))
+    one = part("a", tokens, 6, 10, logprobs=wanted, prompt_logprobs=(6, 9))
+    heads = InputMaker().make(BatchPlan(1, (one,))).heads
+    assert [head.row for head in heads] == [0, 1, 2, 3]
+    assert [head.target_id for head in heads] == [37, 38, 39, -1]
+    assert [head.sampling is None for head in heads] == [True, True, True, False]
+    assert {head.num_top for head in heads} == {3}
+    assert all(head.picked_ids is not None for head in heads)
+    assert heads[3].picked_ids is not None
+    assert heads[3].picked_ids.tolist() == [4, 2]
+
+
+def test_only_the_prompt_is_scored_when_only_that_is_wanted() -> None:
+    wanted = LogprobsWanted(prompt_from=0, top=3, token_ids=(4,))
+    one = part("a", list(range(5)), 0, 5, logprobs=wanted, prompt_logprobs=(0, 4))
+    last = InputMaker().make(BatchPlan(1, (one,))).heads[-1]
+    assert (last.wants_logprob, last.num_top, last.picked_ids) == (False, 0, None)
+
+
+def test_stop_ids_are_banned_only_where_the_plan_says_so() -> None:
+    maker = InputMaker()
+    asked = sampling(stop_ids=(3, 9))
+    tokens = list(range(21))
+    banned = maker.make(
+        BatchPlan(1, (part("a", tokens, 20, 21, asked=asked, are_stops_banned=True),))
+    ).heads[0]
+    assert banned.banned_ids is not None
+    assert banned.banned_ids.tolist() == [3, 9]
+    free = maker.make(BatchPlan(2, (part("a", tokens, 20, 21, asked=asked),))).heads[0]
+    assert free.banned_ids is None
+
+
+def with_penalty() -> Sampling:
+    fields = {name: getattr(sampling(), name) for name in Sampling.__struct_fields__}
+    return Sampling(**{**fields, "repetition_penalty": 1.5, "logit_bias": ((7, -2.5),)})
+
+
+def test_histories_are_given_only_with_penalties() -> None:
+    tokens = list(range(23))
+    plan = BatchPlan(
+        1,
+        (
+            part("a", tokens, 22, 23, asked=with_penalty()),
+            part("b", tokens, 22, 23),
+            part("c", tokens[:20], 19, 20, asked=with_penalty()),
+        ),
+    )
+    a, b, c = InputMaker().make(plan).heads
+    assert a.prompt_ids is not None
+    assert a.generated_ids is not None
+    assert a.prompt_ids.tolist() == tokens[:20]
+    assert a.generated_ids.tolist() == [20, 21, 22]
+    assert (b.prompt_ids, b.generated_ids) == (None, None)
+    assert c.generated_ids is not None
+    assert c.generated_ids.tolist() == []
+    assert a.sampling is not None
+    assert (a.sampling.bias_ids.tolist(), a.sampling.bias_values.tolist()) == ([7], [-2.5])
+
+
+def test_what_stays_the_same_is_made_once() -> None:
+    maker = InputMaker()
+    asked, pages = sampling(), (4, 5)
+    tokens = list(range(22))
+    first = maker.make(BatchPlan(1, (part("a", tokens[:21], 20, 21, asked=asked, pages=pages),)))
+    second = maker.make(BatchPlan(2, (part("a", tokens, 21, 22, asked=asked, pages=pages),)))
+    assert first.heads[0].sampling is second.heads[0].sampling
+    third = maker.make(BatchPlan(3, (part("a", tokens, 21, 22, asked=asked, pages=(4, 5, 8)),)))
+    assert third.pages.tolist() == [4, 5, 8]
+
+
+def test_another_request_with_the_same_rid_is_another() -> None:
+    maker = InputMaker()
+    tokens = list(range(21))
+    maker.make(BatchPlan(1, (part("a", tokens, 20, 21, asked=sampling(seed=1)),)))
+    heads = maker.make(BatchPlan(2, (part("a", tokens, 20, 21, asked=sampling(seed=2)),))).heads
+    assert heads[0].sampling is not None
+    assert heads[0].sampling.seed == 2
+
+
+def test_a_request_that_is_not_in_the_step_is_forgotten() -> None:
+    maker = InputMaker()
+    tokens = list(range(21))
+    maker.make(BatchPlan(1, (part("a", tokens, 20, 21), part("b", tokens, 20, 21))))
+    maker.make(BatchPlan(2, (part("b", tokens, 20, 21),)))
+    assert list(maker._known) == ["b"]

@@ -1,0 +1,97 @@
+"""A runner over a program that gives made-up numbers: results land at the right request."""
+
+import numpy as np
+from tests.sim.requests import sampling
+
+from roost.core.events import TokenLogprob
+from roost.core.plan import BatchPlan, Slice
+from roost.core.request import LogprobsWanted, RequestId
+from roost.programs import StepInputs, StepOutputs
+from roost.runner import Runner
+
+
+class CountingProgram:
+    """Head i of a step: token 10 + i (or its target), logprob −i, top (i, …), picked −100 − i."""
+
+    def __init__(self, faults: tuple[int, ...] = ()) -> None:
+        self.faults = faults
+        self.is_closed = False
+
+    def run(self, inputs: StepInputs) -> StepOutputs:
+        heads = inputs.heads
+        num_top = max((head.num_top for head in heads), default=0)
+        picked = [0 if head.picked_ids is None else len(head.picked_ids) for head in heads]
+        return StepOutputs(
+            token_ids=np.array(
+                [10 + i if h.sampling else h.target_id for i, h in enumerate(heads)], np.int32
+            ),
+            logprobs=np.array([-i for i in range(len(heads))], np.float32),
+            top_ids=np.array(
+                [[i + k for k in range(num_top)] for i in range(len(heads))], np.int32
+            ),
+            top_logprobs=np.array(
+                [[-i - k for k in range(num_top)] for i in range(len(heads))], np.float32
+            ),
+            picked_logprobs=np.array(
+                [-100 - i for i, n in enumerate(picked) for _ in range(n)], np.float32
+            ),
+            picked_offsets=np.cumsum([0, *picked]).astype(np.int32),
+            faults=np.array([i in self.faults for i in range(len(heads))], np.bool_),
+        )
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+def plan_of_four() -> BatchPlan:
+    from array import array
+
+    def part(rid: str, samples: bool, logprobs: LogprobsWanted, scored: tuple[int, int]) -> Slice:
+        tokens = array("i", range(40, 46))
+        stop = 6 if samples else 5
+        return Slice(
+            RequestId(rid), tokens, 6, 0, stop, (0,), samples, sampling(), logprobs, scored
+        )
+
+    nothing = LogprobsWanted()
+    return BatchPlan(
+        9,
+        (
+            part("plain", True, nothing, (0, 0)),
+            part("chunk", False, nothing, (0, 0)),
+            part("scored", True, LogprobsWanted(True, 0, 2, (8,)), (3, 5)),
+            part("piece", False, LogprobsWanted(False, 0), (1, 2)),
+        ),
+    )
+
+
+def test_each_result_is_its_request_s() -> None:
+    result = Runner(CountingProgram()).execute(plan_of_four())
+    assert result.number == 9
+    plain, chunk, scored, piece = result.results
+    # heads: 0 plain · 1, 2 scored prompt rows · 3 its sampled row · 4 the piece's prompt row
+    assert (plain.request_id, plain.token_id, plain.logprob) == ("plain", 10, None)
+    assert (chunk.request_id, chunk.token_id, chunk.prompt_logprobs) == ("chunk", None, ())
+    assert scored.token_id == 13
+    assert scored.logprob == TokenLogprob(13, -3.0, ((3, -3.0), (4, -4.0)), ((8, -103.0),))
+    assert scored.prompt_logprobs == (
+        TokenLogprob(44, -1.0, ((1, -1.0), (2, -2.0)), ((8, -101.0),)),
+        TokenLogprob(45, -2.0, ((2, -2.0), (3, -3.0)), ((8, -102.0),)),
+    )
+    assert piece.token_id is None
+    assert piece.prompt_logprobs == (TokenLogprob(42, -4.0),)
+    assert not any(one.fault for one in result.results)
+
+
+def test_a_fault_in_any_row_of_a_slice_is_that_request_s_alone() -> None:
+    for row, rid in ((0, "plain"), (1, "scored"), (3, "scored"), (4, "piece")):
+        result = Runner(CountingProgram(faults=(row,))).execute(plan_of_four())
+        assert [one.request_id for one in result.results if one.fault] == [rid]
+        assert all(one.token_id is None for one in result.results if one.fault)
+
+
+def test_closing_closes_the_program_and_what_is_below_it() -> None:
+    program, below = CountingProgram(), CountingProgram()
+    Runner(program, below).close()
+    assert program.is_closed
+    assert below.is_closed
