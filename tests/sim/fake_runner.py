@@ -57,6 +57,7 @@ class FakeRunner:
         self.fail_next = False
         self.faults: set[str] = set()
         self.plans: list[BatchPlan] = []
+        self.is_closed = False
 
     def execute(self, plan: BatchPlan) -> StepResult:
         self.plans.append(plan)
@@ -69,6 +70,9 @@ class FakeRunner:
                 page = self._kv[part.pages[position // PAGE_TOKENS]]
                 page[position % PAGE_TOKENS] = part.tokens[position]
         return StepResult(plan.number, tuple(self._row(part) for part in plan.slices))
+
+    def close(self) -> None:
+        self.is_closed = True
 
     def _row(self, part: Slice) -> SliceResult:
         if part.request_id in self.faults:

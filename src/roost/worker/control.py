@@ -51,7 +51,7 @@ def obey(
         case "resume":
             switch.is_paused = False
         case "load":
-            message = msgspec.json.encode(load_of(scheduler)).decode()
+            message = msgspec.json.encode(msgspec.structs.asdict(load_of(scheduler))).decode()
         case _:
             return [], ControlDone(call.call_id, is_ok=False, message=f"unknown verb {call.verb!r}")
     return said, ControlDone(call.call_id, is_ok=True, message=message)
