@@ -30,7 +30,7 @@ enum class WeightFormat : int32_t {
   kU8 = 8,     // Q8_0
 };
 
-constexpr bool is_quantised(WeightFormat format) { return format >= WeightFormat::kU4M; }
+static inline constexpr bool is_quantised(WeightFormat format) { return format >= WeightFormat::kU4M; }
 
 // A matrix [rows outputs, cols inputs] in the layout that the kernels stream (see pack.h). It does
 // not own `data` (64-byte aligned). `scale` is a power of two that multiplies every result.

@@ -52,6 +52,11 @@ struct I32 {
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), lo);
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(p + 8), hi);
   }
+  ROOST_INLINE void store_i8(int8_t* p) const {
+    const __m256i words = _mm256_permute4x64_epi64(_mm256_packs_epi32(lo, hi), 0xd8);
+    const __m128i bytes = _mm_packs_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1));
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(p), bytes);
+  }
   template <int N>
   ROOST_INLINE I32 shift_left() const {
     return {_mm256_slli_epi32(lo, N), _mm256_slli_epi32(hi, N)};
@@ -113,6 +118,13 @@ struct F32 {
     const __m256i a = _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
     const __m256i b = _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p + 8)));
     return {_mm256_castsi256_ps(_mm256_slli_epi32(a, 16)), _mm256_castsi256_ps(_mm256_slli_epi32(b, 16))};
+  }
+  static ROOST_INLINE void load_bf16_pairs(const uint16_t* p, F32& even, F32& odd) {
+    const I32 pairs = {_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)),
+                       _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p + 16))};
+    const __m256i high = _mm256_set1_epi32(static_cast<int>(0xffff0000u));
+    even = {_mm256_castsi256_ps(_mm256_slli_epi32(pairs.lo, 16)), _mm256_castsi256_ps(_mm256_slli_epi32(pairs.hi, 16))};
+    odd = {_mm256_castsi256_ps(_mm256_and_si256(pairs.lo, high)), _mm256_castsi256_ps(_mm256_and_si256(pairs.hi, high))};
   }
   ROOST_INLINE void store(float* p) const {
     _mm256_storeu_ps(p, lo);
@@ -193,6 +205,105 @@ ROOST_INLINE F32 select(Mask m, F32 a, F32 b) {
   return {_mm256_blendv_ps(b.lo, a.lo, _mm256_castsi256_ps(m.lo)),
           _mm256_blendv_ps(b.hi, a.hi, _mm256_castsi256_ps(m.hi))};
 }
+
+struct Codes {
+  __m256i lo, hi;  // lanes 0–7, 8–15
+  static ROOST_INLINE Codes load(const uint8_t* p) {
+    return {_mm256_load_si256(reinterpret_cast<const __m256i*>(p)),
+            _mm256_load_si256(reinterpret_cast<const __m256i*>(p + 32))};
+  }
+  ROOST_INLINE void store(uint8_t* p) const {
+    _mm256_store_si256(reinterpret_cast<__m256i*>(p), lo);
+    _mm256_store_si256(reinterpret_cast<__m256i*>(p + 32), hi);
+  }
+  template <int N>
+  ROOST_INLINE Codes shift_left() const {
+    return {_mm256_slli_epi16(lo, N), _mm256_slli_epi16(hi, N)};
+  }
+  template <int N>
+  ROOST_INLINE Codes shift_right() const {
+    return {_mm256_srli_epi16(lo, N), _mm256_srli_epi16(hi, N)};
+  }
+  ROOST_INLINE Codes keep(uint8_t mask) const {
+    const __m256i m = _mm256_set1_epi8(static_cast<char>(mask));
+    return {_mm256_and_si256(lo, m), _mm256_and_si256(hi, m)};
+  }
+};
+ROOST_INLINE Codes merge(Codes base, Codes bits, uint8_t mask) {
+  const Codes kept = bits.keep(mask);
+  return {_mm256_or_si256(base.lo, kept.lo), _mm256_or_si256(base.hi, kept.hi)};
+}
+
+ROOST_INLINE __m256i broadcast_4(const int8_t* x) {
+  int32_t bytes;
+  __builtin_memcpy(&bytes, x, sizeof(bytes));
+  return _mm256_set1_epi32(bytes);
+}
+
+// vpmaddubsw adds two products of an unsigned and a signed byte into 16 bits. With |x| ≤ 127 and
+// codes below 2^k, the pair is at most 2 · (2^k − 1) · 127, so 32,767 has room for 8 pairs of 4-bit
+// codes, 4 of 5 bits, 2 of 6 bits. Only then are the 16-bit sums widened.
+template <int kBits>
+struct Dot {
+  static constexpr bool kCentred = false;
+  static constexpr int kRoom = kBits == 4 ? 8 : kBits == 5 ? 4 : 2;
+  __m256i narrow_lo, narrow_hi;
+  I32 acc;
+
+  template <int kStep>
+  ROOST_INLINE void add(const Codes& codes, const int8_t* x) {
+    const __m256i x4 = broadcast_4(x);
+    const __m256i lo = _mm256_maddubs_epi16(codes.lo, x4);
+    const __m256i hi = _mm256_maddubs_epi16(codes.hi, x4);
+    if constexpr (kStep % kRoom != 0) {
+      narrow_lo = _mm256_add_epi16(narrow_lo, lo);
+      narrow_hi = _mm256_add_epi16(narrow_hi, hi);
+    } else {
+      if constexpr (kStep != 0) acc = total<kStep>();
+      narrow_lo = lo;
+      narrow_hi = hi;
+    }
+  }
+  // After kSteps steps.
+  template <int kSteps>
+  ROOST_INLINE I32 total() const {
+    const __m256i ones = _mm256_set1_epi16(1);
+    const I32 wide = {_mm256_madd_epi16(narrow_lo, ones), _mm256_madd_epi16(narrow_hi, ones)};
+    if constexpr (kSteps <= kRoom) {
+      return wide;
+    } else {
+      return acc + wide;
+    }
+  }
+};
+
+// A byte code as a signed byte w = code − 128: |w| · (x with the sign of w) is exact, since x is never
+// −128, and a pair is at most 2 · 128 · 127 = 32,512.
+template <>
+struct Dot<8> {
+  static constexpr bool kCentred = true;
+  I32 acc = I32::zero();
+  template <int kStep>
+  ROOST_INLINE void add(const Codes& codes, const int8_t* x) {
+    const __m256i x4 = broadcast_4(x);
+    const __m256i flip = _mm256_set1_epi8(static_cast<char>(0x80));
+    const __m256i lo = _mm256_xor_si256(codes.lo, flip);
+    const __m256i hi = _mm256_xor_si256(codes.hi, flip);
+    const __m256i ones = _mm256_set1_epi16(1);
+    const __m256i pairs_lo = _mm256_maddubs_epi16(_mm256_abs_epi8(lo), _mm256_sign_epi8(x4, lo));
+    const __m256i pairs_hi = _mm256_maddubs_epi16(_mm256_abs_epi8(hi), _mm256_sign_epi8(x4, hi));
+    acc = acc + I32{_mm256_madd_epi16(pairs_lo, ones), _mm256_madd_epi16(pairs_hi, ones)};
+  }
+  template <int kSteps>
+  ROOST_INLINE I32 total() const {
+    return acc;
+  }
+};
+
+constexpr int kTileRows = 4;
+constexpr int64_t kUnpackFromRows = 8;
+constexpr int kFloatTileRows = 4;
+constexpr int kFloatAccumulators = 4;
 
 ROOST_INLINE void prefetch(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0); }
 

@@ -57,6 +57,9 @@ struct I32 {
   static ROOST_INLINE I32 splat(int32_t x) { return {_mm512_set1_epi32(x)}; }
   static ROOST_INLINE I32 load(const int32_t* p) { return {_mm512_loadu_si512(p)}; }
   ROOST_INLINE void store(int32_t* p) const { _mm512_storeu_si512(p, v); }
+  ROOST_INLINE void store_i8(int8_t* p) const {
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(v));
+  }
   template <int N>
   ROOST_INLINE I32 shift_left() const {
     return {_mm512_slli_epi32(v, N)};
@@ -114,6 +117,11 @@ struct F32 {
     const __m512i a = _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
     return {_mm512_castsi512_ps(_mm512_slli_epi32(a, 16))};
   }
+  static ROOST_INLINE void load_bf16_pairs(const uint16_t* p, F32& even, F32& odd) {
+    const __m512i pairs = _mm512_loadu_si512(p);
+    even = {_mm512_castsi512_ps(_mm512_slli_epi32(pairs, 16))};
+    odd = {_mm512_castsi512_ps(_mm512_and_si512(pairs, _mm512_set1_epi32(static_cast<int>(0xffff0000u))))};
+  }
   ROOST_INLINE void store(float* p) const { _mm512_storeu_ps(p, v); }
   ROOST_INLINE void store_partial(float* p, int64_t n) const { _mm512_mask_storeu_ps(p, Mask::first(n).m, v); }
   // Not vcvtneps2bf16: that one flushes subnormals to zero, and the others do not.
@@ -162,6 +170,48 @@ ROOST_INLINE F32 round(F32 a) {
 ROOST_INLINE Mask less(F32 a, F32 b) { return {_mm512_cmp_ps_mask(a.v, b.v, _CMP_LT_OQ)}; }
 ROOST_INLINE Mask equal(F32 a, F32 b) { return {_mm512_cmp_ps_mask(a.v, b.v, _CMP_EQ_OQ)}; }
 ROOST_INLINE F32 select(Mask m, F32 a, F32 b) { return {_mm512_mask_blend_ps(m.m, b.v, a.v)}; }
+
+struct Codes {
+  __m512i v;
+  static ROOST_INLINE Codes load(const uint8_t* p) { return {_mm512_load_si512(p)}; }
+  ROOST_INLINE void store(uint8_t* p) const { _mm512_store_si512(p, v); }
+  template <int N>
+  ROOST_INLINE Codes shift_left() const {
+    return {_mm512_slli_epi16(v, N)};
+  }
+  template <int N>
+  ROOST_INLINE Codes shift_right() const {
+    return {_mm512_srli_epi16(v, N)};
+  }
+  ROOST_INLINE Codes keep(uint8_t mask) const {
+    return {_mm512_and_si512(v, _mm512_set1_epi8(static_cast<char>(mask)))};
+  }
+};
+ROOST_INLINE Codes merge(Codes base, Codes bits, uint8_t mask) {
+  constexpr int kBaseOrBitsAndMask = 0xf8;
+  return {_mm512_ternarylogic_epi32(base.v, bits.v, _mm512_set1_epi8(static_cast<char>(mask)), kBaseOrBitsAndMask)};
+}
+
+template <int kBits>
+struct Dot {
+  static constexpr bool kCentred = false;
+  I32 acc = I32::zero();
+  template <int kStep>
+  ROOST_INLINE void add(const Codes& codes, const int8_t* x) {
+    int32_t bytes;
+    __builtin_memcpy(&bytes, x, sizeof(bytes));
+    acc.v = _mm512_dpbusd_epi32(acc.v, codes.v, _mm512_set1_epi32(bytes));
+  }
+  template <int kSteps>
+  ROOST_INLINE I32 total() const {
+    return acc;
+  }
+};
+
+constexpr int kTileRows = 8;
+constexpr int64_t kUnpackFromRows = INT64_MAX;  // unpacking hides behind the dot products
+constexpr int kFloatTileRows = 8;
+constexpr int kFloatAccumulators = 16;
 
 ROOST_INLINE void prefetch(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0); }
 
