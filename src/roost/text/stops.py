@@ -148,6 +148,7 @@ class HoldBack:
         """Raises RequestError for a bad expression."""
         self._matcher = StopMatcher(stops, regexes)
         self._prefixes = tuple(_PrefixWatch(stop) for stop in stops)
+        self._has_stops = bool(stops or regexes)
         self._pending = b""
         self._num_released = 0
 
@@ -160,6 +161,8 @@ class HoldBack:
         if not data:
             return b""
         self._pending += data
+        if not self._has_stops:
+            return self._release(len(self._pending))
         for watch in self._prefixes:
             watch.feed(data)
         match = self._matcher.feed(data)

@@ -119,15 +119,10 @@ class Tokenizer:
 
         The space that SentencePiece puts before a text is taken off again.
         """
-        ids = list(ids)
         data = b"".join([self.text_bytes(i, skip_special=skip_special) for i in ids])
-        if self._spec.add_space_prefix and data.startswith(b" ") and self._begins_text(ids):
-            data = data[1:]
+        if self._spec.add_space_prefix:
+            data = data.removeprefix(b" ")
         return data.decode("utf-8", "replace")
-
-    def _begins_text(self, ids: list[int]) -> bool:
-        """Whether the first byte of `ids`' text comes from a token that is not special."""
-        return bool(ids) and (not self.is_special(ids[0]) or ids[0] == self.bos_id)
 
 
 class _SplittingEncoder:

@@ -96,6 +96,7 @@ def test_a_space_goes_before_text_that_follows_nothing_or_a_special_token() -> N
     tokenizer = Tokenizer(spec)
     assert tokenizer.decode(tokenizer.encode("a a")) == "a a"
     assert tokenizer.decode(tokenizer.encode(" a")) == " a"
+    assert tokenizer.decode(tokenizer.encode("</s>a")) == "a"
     assert tokenizer.encode("") == [1]
 
 
