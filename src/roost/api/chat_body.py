@@ -41,8 +41,8 @@ class ChatMessage(msgspec.Struct, frozen=True):
     role: Literal["system", "developer", "user", "assistant", "tool", "function"]
     content: str | list[ContentPart] | None = None
     name: str | None = None
-    tool_calls: list[msgspec.Raw] | None = None
-    function_call: msgspec.Raw | None = None
+    tool_calls: list[dict[str, object]] | None = None
+    function_call: dict[str, object] | None = None
 
 
 class ChatFields(msgspec.Struct, frozen=True):

@@ -13,10 +13,9 @@ from roost.frontend import Ask
 
 
 class TokenizeBody(msgspec.Struct, frozen=True):
-    """Exactly one of `prompt` and `messages` (read as a chat's)."""
+    """Exactly one of `prompt` and `messages`; the latter are read as a chat's."""
 
     prompt: str | list[str] | None = None
-    messages: msgspec.Raw | None = None
     model: str | None = None
     add_special_tokens: bool = True
 
@@ -63,10 +62,12 @@ def router(service: Service) -> APIRouter:
 
 
 async def _tokenize(service: Service, body: bytes) -> Tokenized:
-    refuse_named(names_of(body), {"tools": "is not supported by this version"})
+    names = names_of(body)
+    refuse_named(names, {"tools": "is not supported by this version"})
     asked = parse(body, TokenizeBody)
     service.served_name(asked.model)
-    if (asked.prompt is None) == (asked.messages is None):
+    has_messages = bytes(names.get("messages", b"null")) != b"null"
+    if (asked.prompt is not None) == has_messages:
         raise RequestError("Give exactly one of prompt and messages.", param="prompt")
     frontend = service.frontend
     limit = frontend.facts.max_context_tokens

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import json
 import threading
-from collections.abc import Coroutine, Iterator
+from collections.abc import Coroutine, Iterator, MutableMapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -198,3 +198,49 @@ def open_rig(**settings: object) -> Iterator[Rig]:
         yield rig
     finally:
         rig.close()
+
+
+class Client:
+    """One raw ASGI conversation, whose client can leave when it likes."""
+
+    def __init__(self, rig: Rig, path: str, body: Json) -> None:
+        self._rig = rig
+        self._body = json.dumps(body).encode()
+        self._scope = {
+            "type": "http",
+            "asgi": {"version": "3.0"},
+            "http_version": "1.1",
+            "method": "POST",
+            "scheme": "http",
+            "path": path,
+            "raw_path": path.encode(),
+            "query_string": b"",
+            "root_path": "",
+            "headers": [(b"content-type", b"application/json")],
+            "client": ("127.0.0.1", 1),
+            "server": ("127.0.0.1", 2),
+        }
+        self._has_sent = False
+        self.leaves = asyncio.Event()
+        self.heard = asyncio.Event()
+        self.status = 0
+        self.received = b""
+
+    async def run(self) -> None:
+        await self._rig.app(self._scope, self._receive, self._send)
+
+    async def _receive(self) -> dict[str, object]:
+        if not self._has_sent:
+            self._has_sent = True
+            return {"type": "http.request", "body": self._body, "more_body": False}
+        await self.leaves.wait()
+        return {"type": "http.disconnect"}
+
+    async def _send(self, message: MutableMapping[str, object]) -> None:
+        if message["type"] == "http.response.start":
+            assert isinstance(message["status"], int)
+            self.status = message["status"]
+        else:
+            assert isinstance(message["body"], bytes)
+            self.received += message["body"]
+            self.heard.set()
