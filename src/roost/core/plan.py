@@ -1,7 +1,11 @@
-"""What sched decides and runner does. Plain values; results are matched by the plan's number."""
+"""What sched decides and runner does. Plain values; results are matched by the plan's number.
+
+They stay in the process; structs, because a step makes a hundred of them.
+"""
 
 from array import array
-from dataclasses import dataclass
+
+import msgspec
 
 from roost.core.events import TokenLogprob
 from roost.core.params import Sampling
@@ -10,8 +14,7 @@ from roost.core.request import LogprobsWanted, RequestId
 PAGE_TOKENS = 16
 
 
-@dataclass(frozen=True, slots=True)
-class Slice:
+class Slice(msgspec.Struct, frozen=True):
     """Compute tokens [start, stop) of one sequence in this step.
 
     tokens:  ids of the whole sequence so far, prompt and generated, int32; it is the sequence's
@@ -41,8 +44,7 @@ class Slice:
         return self.stop - self.start
 
 
-@dataclass(frozen=True, slots=True)
-class BatchPlan:
+class BatchPlan(msgspec.Struct, frozen=True):
     """One step. `number` counts up by one from plan to plan."""
 
     number: int
@@ -53,8 +55,7 @@ class BatchPlan:
         return sum(s.num_tokens for s in self.slices)
 
 
-@dataclass(frozen=True, slots=True)
-class SliceResult:
+class SliceResult(msgspec.Struct, frozen=True):
     """What came out of a slice: the sampled token if it samples, prompt logprobs if wanted.
 
     fault: not empty when this row's logits are not finite; the request ends, others go on.
@@ -67,8 +68,7 @@ class SliceResult:
     fault: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class StepResult:
+class StepResult(msgspec.Struct, frozen=True):
     """Results in the order of the plan's slices."""
 
     number: int

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -45,8 +46,7 @@ class RowSampling:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class HeadRow:
+class HeadRow(msgspec.Struct, frozen=True):
     """One row whose logits are wanted: a token is sampled, or, with a target, only scored.
 
     row:       row of the step, in [0, num_rows).
