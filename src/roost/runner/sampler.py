@@ -36,9 +36,19 @@ def row_traits(part: Slice) -> RowTraits:
     )
 
 
+# A program computes in f32, where dividing by less would overflow; the likeliest token has all the
+# probability long before.
+_LEAST_TEMPERATURE = 1e-5
+# Above it every token is as likely as any other; a bias of it bans or forces.
+_LARGEST = 1e6
+
+
 def row_sampling(sampling: Sampling) -> RowSampling:
+    """Any checked parameters, brought into a range in which f32 arithmetic stays finite."""
+    temperature = min(sampling.temperature, _LARGEST)
+    biases = np.array([value for _, value in sampling.logit_bias])
     return RowSampling(
-        temperature=sampling.temperature,
+        temperature=temperature if temperature >= _LEAST_TEMPERATURE else 0.0,
         top_k=sampling.top_k,
         top_p=sampling.top_p,
         min_p=sampling.min_p,
@@ -47,7 +57,7 @@ def row_sampling(sampling: Sampling) -> RowSampling:
         presence_penalty=sampling.presence_penalty,
         seed=sampling.seed,
         bias_ids=np.array([token_id for token_id, _ in sampling.logit_bias], np.int32),
-        bias_values=np.array([value for _, value in sampling.logit_bias], np.float32),
+        bias_values=np.clip(biases, -_LARGEST, _LARGEST).astype(np.float32),
     )
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from roost.cache import PagePool, pages_for
 from roost.core.errors import PromptTooLong, QueueFull, RequestError, TooManyTokens
+from roost.core.params import MAX_TOP_LOGPROBS
 from roost.core.plan import PAGE_TOKENS
 from roost.core.request import GenerateRequest
 from roost.sched.sequence import Sequence
@@ -40,7 +41,8 @@ class SchedLimits:
 def check_request(request: GenerateRequest, limits: SchedLimits, pool: PagePool) -> None:
     """Raise RequestError for what can never run, now and not when its turn comes.
 
-    Whoever sent it has checked it against the same facts; here it guards the engine.
+    Whoever sent it has checked it against the same facts; here it guards the engine: a value that a
+    program cannot take would break the step of everybody.
     """
     prompt_ids = request.prompt_ids
     if not prompt_ids:
@@ -56,6 +58,11 @@ def check_request(request: GenerateRequest, limits: SchedLimits, pool: PagePool)
             num_prompt_tokens=len(prompt_ids),
             max_new_tokens=max_new_tokens,
             limit_tokens=limit_tokens,
+        )
+    if not 0 <= request.logprobs.top <= MAX_TOP_LOGPROBS:
+        raise RequestError(
+            f"top_logprobs_num must be in [0, {MAX_TOP_LOGPROBS}], got {request.logprobs.top}.",
+            param="top_logprobs_num",
         )
     _check_ids("input_ids", prompt_ids, limits.vocab_size)
     _check_ids("token_ids_logprob", request.logprobs.token_ids, limits.vocab_size)

@@ -42,7 +42,9 @@ def refused(request: GenerateRequest, error: RequestError, now_s: float) -> Addr
 
 
 def cut_short(seq: Sequence, outcome: Outcome, now_s: float) -> Addressed:
-    """An ending that came from outside: the client's, or the operator's."""
+    """An ending that has nothing to do with the request's tokens: the client's, the operator's, or
+    the engine's own.
+    """
     match outcome:
         case Outcome.CLIENT_CANCELLED:
             # What clients of the native API know.
@@ -52,8 +54,10 @@ def cut_short(seq: Sequence, outcome: Outcome, now_s: float) -> Addressed:
             message, code = "The client disconnected", ""
         case Outcome.SHUTTING_DOWN:
             message, code = "The server is shutting down", "shutting_down"
+        case Outcome.ENGINE_FAULT:
+            message, code = "The engine stopped on an internal error", "engine_fault"
         case _:
-            raise AssertionError(f"{outcome} does not come from outside")
+            raise AssertionError(f"{outcome} is decided by a request's tokens")
     return _ended(seq, outcome, now_s, message=message, code=code)
 
 

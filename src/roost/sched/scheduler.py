@@ -108,7 +108,8 @@ class Scheduler:
     ) -> list[Addressed]:
         """End everything, or everything that `origin` asked for, in order of arrival.
 
-        outcome: the clients' (cancelled, disconnected) or the operator's (shutting down).
+        outcome: the clients' (cancelled, disconnected), the operator's (shutting down), or the
+        engine's own fault. Also with a plan in flight, whose result is then passed over.
         """
         said: list[Addressed] = []
         for seq in list(self._live.values()):

@@ -67,13 +67,18 @@ class EngineLoop:
         self._is_stopping = False
 
     def run(self) -> None:
-        """Serve until `stop`, then end what is left and close."""
+        """Serve until `stop`, then end what is left and close.
+
+        A bug of the engine ends everybody's request as its fault, and is raised on.
+        """
+        outcome = Outcome.ENGINE_FAULT
         try:
             while not self._is_stopping:
                 if not self.step():
                     self._channel.wait(self._idle_s())
+            outcome = Outcome.SHUTTING_DOWN
         finally:
-            self.close()
+            self.close(outcome)
 
     def stop(self) -> None:
         """End `run` after the step in hand. From any thread; a message (Goodbye) wakes the loop,
@@ -97,14 +102,15 @@ class EngineLoop:
         self._flush(self._clock.now_s())
         return True
 
-    def close(self) -> None:
-        """End every request as shutting down, and give everything back."""
+    def close(self, outcome: Outcome = Outcome.SHUTTING_DOWN) -> None:
+        """End every request, and give everything back."""
         now_s = self._clock.now_s()
-        self._say(self._scheduler.end_all(Outcome.SHUTTING_DOWN, now_s))
-        self._flush(now_s)
-        self._scheduler.check()
-        self._executor.close()
-        self._channel.close()
+        try:
+            self._say(self._scheduler.end_all(outcome, now_s))
+            self._flush(now_s)
+        finally:
+            self._executor.close()
+            self._channel.close()
 
     def _compute(self, plan: BatchPlan) -> list[Addressed]:
         try:

@@ -2,13 +2,16 @@
 
 from array import array
 
+import msgspec
 import numpy as np
+import pytest
 from tests.sim.requests import sampling
 
 from roost.core.params import Sampling
 from roost.core.plan import BatchPlan, Slice
 from roost.core.request import NO_LOGPROBS, LogprobsWanted, RequestId
 from roost.runner.inputs import InputMaker
+from roost.runner.sampler import row_sampling
 
 NUM_PROMPT = 20
 
@@ -66,8 +69,7 @@ def test_a_step_without_logits_has_no_heads() -> None:
 
 
 def test_a_sequence_may_grow_while_its_arrays_are_in_use() -> None:
-    asked = Sampling(*[getattr(sampling(), f) for f in Sampling.__struct_fields__])
-    one = part("a", list(range(21)), 20, 21, asked=asked)
+    one = part("a", list(range(21)), 20, 21)
     made = InputMaker().make(BatchPlan(1, (one,)))
     one.tokens.append(5)
     assert made.token_ids.tolist() == [20]
@@ -107,9 +109,26 @@ def test_stop_ids_are_banned_only_where_the_plan_says_so() -> None:
     assert free.banned_ids is None
 
 
+def changed(**fields: object) -> Sampling:
+    return msgspec.structs.replace(sampling(), **fields)
+
+
 def with_penalty() -> Sampling:
-    fields = {name: getattr(sampling(), name) for name in Sampling.__struct_fields__}
-    return Sampling(**{**fields, "repetition_penalty": 1.5, "logit_bias": ((7, -2.5),)})
+    return changed(repetition_penalty=1.5, logit_bias=((7, -2.5),))
+
+
+@pytest.mark.parametrize(
+    ("temperature", "used"), [(0.0, 0.0), (1e-300, 0.0), (1e-5, 1e-5), (0.7, 0.7), (1e300, 1e6)]
+)
+def test_a_temperature_is_one_that_f32_can_divide_by(temperature: float, used: float) -> None:
+    assert row_sampling(changed(temperature=temperature)).temperature == used
+
+
+def test_a_bias_is_one_that_f32_can_add() -> None:
+    bias = row_sampling(changed(logit_bias=((1, 1e300), (2, -1e300), (3, 0.5))))
+    assert bias.bias_ids.tolist() == [1, 2, 3]
+    assert bias.bias_values.tolist() == [1e6, -1e6, 0.5]
+    assert bias.bias_values.dtype == np.float32
 
 
 def test_histories_are_given_only_with_penalties() -> None:

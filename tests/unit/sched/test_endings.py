@@ -186,6 +186,13 @@ def test_what_can_never_run_is_refused(
     assert ending.usage.num_prompt_tokens == len(prompt)
 
 
+@pytest.mark.parametrize("top", [-1, 129])
+def test_more_alternatives_than_a_program_gives_are_refused(top: int) -> None:
+    desk = Desk()
+    desk.submit(request("a", logprobs=LogprobsWanted(chosen=True, top=top)))
+    assert desk.ending("a").message == f"top_logprobs_num must be in [0, 128], got {top}."
+
+
 def test_the_context_and_the_pool_can_be_filled_to_the_last_token() -> None:
     desk = Desk(num_pages=32, max_context_tokens=512, max_step_tokens=64)
     desk.submit(request("a", 500, sampling(12)))

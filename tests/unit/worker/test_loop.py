@@ -11,6 +11,7 @@ from roost.cache import PagePool
 from roost.core.clock import ManualClock
 from roost.core.events import Accepted, Delta, Ended, Started
 from roost.core.outcome import Outcome
+from roost.core.plan import BatchPlan, StepResult
 from roost.core.request import Origin, RequestId
 from roost.sched import SchedLimits, Scheduler
 from roost.text import StopMatcher
@@ -298,3 +299,24 @@ def test_run_serves_in_its_thread_until_it_is_stopped() -> None:
     thread.join(timeout=30)
     assert not thread.is_alive()
     assert bench.runner.is_closed
+
+
+class BrokenRunner(FakeRunner):
+    """Answers with the result of a plan that nobody made."""
+
+    def execute(self, plan: BatchPlan) -> StepResult:
+        result = super().execute(plan)
+        return StepResult(result.number + 1, result.results)
+
+
+def test_a_bug_of_the_engine_ends_everybody_as_its_fault_and_is_raised() -> None:
+    bench = Bench(max_running=1)
+    bench.loop._executor = broken = BrokenRunner(64)
+    worker = bench.connect()
+    for rid in "ab":
+        worker.send(request(rid, 3, sampling(50)))
+    with pytest.raises(AssertionError, match="plan 1, result 2"):
+        bench.loop.run()
+    messages = worker.receive()
+    assert {outcome_of(messages, rid) for rid in "ab"} == {Outcome.ENGINE_FAULT}
+    assert broken.is_closed
