@@ -234,7 +234,8 @@ class Frontend:
         self.end_all(Outcome.SHUTTING_DOWN, "The server is shutting down.")
         self._corridor.send(Goodbye(self._origin))
         self._corridor.close()
-        await asyncio.get_running_loop().run_in_executor(None, self._executor.shutdown)
+        # Waits for a prompt in the middle of being tokenised, at most.
+        self._executor.shutdown(cancel_futures=True)
 
     def _admit(self, ask: Ask, arrival_s: float, *, is_probe: bool = False) -> float:
         """The deadline of an ask that may come in. Raises RequestError for one that may not."""

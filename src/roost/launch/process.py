@@ -1,0 +1,62 @@
+"""`python -m roost.launch.process`: a child of the supervisor. Its job comes over stdin."""
+
+import ctypes
+import os
+import signal
+import sys
+from typing import Final
+
+from roost.core.errors import RoostError
+from roost.launch.readiness import Failed, Job, Lines, Order, order_lines, say
+
+_PR_SET_PDEATHSIG: Final = 1
+
+
+def main() -> int:
+    """Be what the job says; 0 for an orderly end."""
+    # A terminal's Ctrl-C and an init system's SIGTERM reach every process; the supervisor alone
+    # decides what they mean.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    orders = order_lines(sys.stdin.fileno())
+    first: list[Job | Order] = []
+    while not first:
+        first = orders.read()
+        if orders.is_ended:
+            return 1
+    job = first[0]
+    assert isinstance(job, Job), "the first line is the job"
+    assert len(first) == 1, "no order comes before the child is ready"
+    die_with_parent(job.parent_pid, signal.SIGKILL if job.role == "http" else None)
+    try:
+        return _run(job, orders)
+    except RoostError as error:
+        say(job.news_fd, Failed(error.message))
+        return 1
+
+
+def _run(job: Job, orders: "Lines[Job | Order]") -> int:
+    if job.role == "engine":
+        from roost.launch.engine_process import run_engine
+
+        return run_engine(job, orders)
+    from roost.launch.http_worker import run_http_worker
+
+    return run_http_worker(job, orders)
+
+
+def die_with_parent(parent_pid: int, death_signal: signal.Signals | None) -> None:
+    """Ask the kernel to send `death_signal` when the parent dies; leave if it is dead already.
+
+    The engine asks for none: it watches its stdin, and clears the sockets' directory away first.
+    """
+    if death_signal is not None:
+        libc = ctypes.CDLL(None, use_errno=True)
+        if libc.prctl(_PR_SET_PDEATHSIG, int(death_signal), 0, 0, 0) != 0:
+            raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG)")
+    if os.getppid() != parent_pid:
+        os._exit(1)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
