@@ -1,5 +1,6 @@
 """GGUF twins of the tiny Hugging Face models: the same weights under GGUF's names and order."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import gguf
@@ -40,7 +41,7 @@ _PLACES = {
 _OUTER = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
 
 
-def write_twin(path: Path, variant: Variant) -> None:
+def write_twin(path: Path, variant: Variant, extra_tokens: Sequence[str] = ()) -> None:
     config = config_of(variant)
     architecture = _ARCHITECTURES[variant.architecture]
     writer = gguf.GGUFWriter(path, architecture)
@@ -55,6 +56,8 @@ def write_twin(path: Path, variant: Variant) -> None:
     writer.add_layer_norm_rms_eps(1e-5)
     writer.add_rope_freq_base(10_000.0)
     _add_scaling(writer, variant)
+    if extra_tokens:
+        writer.add_token_list(extra_tokens)
     for name, values in weights_of(variant).items():
         stem, _, kind = name.rpartition(".")
         place, stored = _OUTER.get(stem, stem), values

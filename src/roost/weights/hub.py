@@ -34,7 +34,7 @@ def resolve_model(model: str) -> Path:
     if model == "demo":
         return _demo_path()
     path = Path(model).expanduser()
-    if path.exists():
+    if model and path.exists():
         return path
     match = _HUB_ID.fullmatch(model)
     # `models/x.gguf` is a mistyped path sooner than a hub id.
@@ -72,9 +72,11 @@ def _from_hub(repo: str, file: str | None) -> Path:
         raise ModelError(
             f"the hub has no model {repo}, or it is private. A model is one of\n{ACCEPTED}",
         ) from error
-    except errors.EntryNotFoundError as error:
-        raise ModelError(f"{repo} on the hub has no file {file or 'that roost reads'}") from error
-    except (OSError, httpx.HTTPError, errors.HfHubHTTPError) as error:
+    except (OSError, httpx.HTTPError, errors.HfHubHTTPError, errors.EntryNotFoundError) as error:
+        # "Not in the cache, and no network" is a kind of "no such file" there.
+        is_absent = isinstance(error, errors.EntryNotFoundError)
+        if is_absent and not isinstance(error, errors.LocalEntryNotFoundError):
+            raise ModelError(f"{repo} on the hub has no file {file or 'to read'}") from error
         raise ModelError(
             f"{repo} is not on this machine, and the hub cannot be reached "
             f"({type(error).__name__}); name a local file or folder instead",
