@@ -106,7 +106,7 @@ class Switchboard:
             if life is None or ended is None:
                 continue
             if life.is_sent:
-                self._send(Cancel(rid, is_disconnect=True))
+                self._send(Cancel(rid, is_disconnect=True, owner=life.envelope.origin))
             self._deliver(life, ended, now_s)
 
     def leave(self, rids: Iterable[RequestId]) -> None:

@@ -93,10 +93,14 @@ class Scheduler:
         self._deadlines.watch(seq)
         return [Addressed(envelope, Accepted())]
 
-    def cancel(self, rid: RequestId, now_s: float, *, is_disconnect: bool) -> list[Addressed]:
-        """End a request by exactly this id, whatever it is doing. An unknown one is no harm."""
+    def cancel(
+        self, rid: RequestId, now_s: float, *, is_disconnect: bool, owner: Origin | None = None
+    ) -> list[Addressed]:
+        """End a request by exactly this id, whatever it is doing. An unknown one is no harm, and
+        neither is one that another than `owner` asked for.
+        """
         seq = self._live.get(rid)
-        if seq is None:
+        if seq is None or (owner is not None and seq.envelope.origin != owner):
             return []
         outcome = Outcome.CLIENT_DISCONNECTED if is_disconnect else Outcome.CLIENT_CANCELLED
         said = endings.cut_short(seq, outcome, now_s)

@@ -18,10 +18,15 @@ class Hello(msgspec.Struct, frozen=True, array_like=True, tag="hello"):
 
 
 class Cancel(msgspec.Struct, frozen=True, array_like=True, tag="cancel"):
-    """End a request, exactly this rid. `is_disconnect`: its client has gone, nobody listens."""
+    """End a request, exactly this rid. `is_disconnect`: its client has gone, nobody listens.
+
+    owner: only if it is this life of a worker that asked for it; None: whoever did. A client that
+    leaves takes back what it asked for itself, never another's request of the same rid.
+    """
 
     rid: RequestId
     is_disconnect: bool
+    owner: Origin | None = None
 
 
 class Control(msgspec.Struct, frozen=True, array_like=True, tag="control"):

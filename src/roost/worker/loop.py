@@ -129,8 +129,8 @@ class EngineLoop:
                 # Nobody would hear the answer of a life that is over.
                 if not self._outbox.is_gone(message.envelope.origin):
                     self._say(self._scheduler.submit(message, now_s))
-            case Cancel(rid=rid, is_disconnect=is_disconnect):
-                self._say(self._scheduler.cancel(rid, now_s, is_disconnect=is_disconnect))
+            case Cancel(rid=rid, is_disconnect=left, owner=owner):
+                self._say(self._scheduler.cancel(rid, now_s, is_disconnect=left, owner=owner))
             case Control(origin=origin):
                 said, done = obey(message, self._scheduler, self._switch, now_s)
                 self._say(said)

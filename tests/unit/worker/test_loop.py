@@ -125,6 +125,18 @@ def test_a_cancel_from_another_worker_ends_at_the_owner() -> None:
     assert there.receive() == []
 
 
+def test_a_client_that_leaves_takes_back_only_what_its_own_worker_asked_for() -> None:
+    bench = Bench()
+    here, there = bench.connect(HERE), bench.connect(THERE)
+    here.send(request("a", 3, sampling(2)))
+    there.send(request("a", 3, sampling(2), origin=THERE))
+    there.send(Cancel(RequestId("a"), is_disconnect=True, owner=THERE))
+    while bench.turn():
+        pass
+    assert outcome_of(here.receive(), "a") is Outcome.LENGTH
+    assert outcome_of(there.receive(), "a") is Outcome.INVALID_REQUEST
+
+
 def test_a_request_and_its_cancel_in_one_breath() -> None:
     bench = Bench()
     worker = bench.connect()
