@@ -148,6 +148,7 @@ class EngineLoop:
         before = self._workers.get(origin.worker)
         if before is not None and before.epoch < origin.epoch:
             self._part_with(before, now_s)
+        self._outbox.greet(origin)
         if self._outbox.tell(origin, Welcome(self._engine_epoch, self.facts)):
             self._workers[origin.worker] = origin
             self._outbox.tell(origin, Heartbeat(now_s, load_of(self._scheduler)))

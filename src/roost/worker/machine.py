@@ -2,9 +2,23 @@
 
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
+from typing import NamedTuple
 
 from roost.core.errors import ConfigError
 from roost.runner import FreeMemory
+
+
+class _Names(NamedTuple):
+    """Files of a group, and lines of its `memory.stat`."""
+
+    limit: str
+    usage: str
+    files: str
+    shared: str
+
+
+_V2 = _Names("memory.max", "memory.current", "file", "shmem")
+_V1 = _Names("memory.limit_in_bytes", "memory.usage_in_bytes", "total_cache", "total_shmem")
 
 
 def free_memory(root: Path = Path("/")) -> FreeMemory:
@@ -34,28 +48,29 @@ def _cgroup_rooms(root: Path) -> Iterator[FreeMemory]:
     for line in lines:
         hierarchy, controllers, path = line.split(":", 2)
         if hierarchy == "0":
-            top, names = root / "sys/fs/cgroup", ("memory.max", "memory.current", "file")
+            top, names = root / "sys/fs/cgroup", _V2
         elif "memory" in controllers.split(","):
             top = root / "sys/fs/cgroup/memory"
-            names = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_cache")
+            names = _V1
         else:
             continue
         group = PurePosixPath(path.lstrip("/"))
         for folder in (group, *group.parents):
-            room = _room(top / folder, *names)
+            room = _room(top / folder, names)
             if room is not None:
                 yield FreeMemory(max(room, 0), "what the cgroup's memory limit leaves")
 
 
-def _room(group: Path, limit_name: str, usage_name: str, cache_name: str) -> int | None:
-    """Bytes under this group's limit; None where it has none. Cached files count as free: the
-    kernel takes them back before it refuses memory.
+def _room(group: Path, names: _Names) -> int | None:
+    """Bytes under this group's limit; None where it has none. Cached files count as free, since the
+    kernel takes them back before it refuses memory; shared memory is counted with them, and is not.
     """
     try:
-        limit = int((group / limit_name).read_text())
-        usage = int((group / usage_name).read_text())
+        limit = int((group / names.limit).read_text())
+        usage = int((group / names.usage).read_text())
         stat = (group / "memory.stat").read_text()
     except (OSError, ValueError):  # no such group here, or "max"
         return None
     facts = dict(line.split(" ", 1) for line in stat.splitlines())
-    return limit - usage + int(facts.get(cache_name, 0))
+    cached = int(facts.get(names.files, 0)) - int(facts.get(names.shared, 0))
+    return limit - usage + max(cached, 0)

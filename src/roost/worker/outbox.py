@@ -9,8 +9,8 @@ from roost.wire.messages import Output, Outputs, ToWorker
 class Outbox:
     """Collects what is to be said, and sends it as one message to each worker.
 
-    A life of a worker that cannot be reached is gone for good: it is named once, by `flush` or
-    `tell`, and what is said to it from then on is counted and dropped.
+    A life of a worker that cannot be reached is given up, unless it greets again: it is named once,
+    by `flush` or `tell`, and what is said to it from then on is counted and dropped.
     """
 
     def __init__(self, channel: EngineSide) -> None:
@@ -50,6 +50,11 @@ class Outbox:
     def forget(self, origin: Origin) -> None:
         """Count this life of a worker, and any before it, as gone."""
         self._gone[origin.worker] = max(origin.epoch, self._gone.get(origin.worker, origin.epoch))
+
+    def greet(self, origin: Origin) -> None:
+        """Somebody says that it is this life: should it have been given up, it is tried again."""
+        if self._gone.get(origin.worker) == origin.epoch:
+            del self._gone[origin.worker]
 
     def is_gone(self, origin: Origin) -> bool:
         last = self._gone.get(origin.worker)
