@@ -16,7 +16,22 @@ _ARCHITECTURES = {
     "Qwen3ForCausalLM": "qwen3",
     "Gemma3ForCausalLM": "gemma3",
 }
-# Mistral's window has no key in a llama file; these layer kinds and scale none in a gemma3 file.
+# Of seven layers the sixth sees everything, and heads are scaled by their size: what a gemma3 file
+# leaves unsaid. (The tiny model with goldens has other kinds and another scale.)
+GEMMA3 = Variant(
+    "gemma3_pattern",
+    "Gemma3ForCausalLM",
+    {
+        "hidden_activation": "gelu_pytorch_tanh",
+        "query_pre_attn_scalar": 32,
+        "rope_local_base_freq": 10_000.0,
+        "rope_theta": 1_000_000.0,
+        "sliding_window": 24,
+    },
+    head_dim=32,
+    layers=7,
+)
+# Mistral's window has no key in a llama file.
 TWINS = tuple(
     variant
     for variant in VARIANTS
@@ -38,6 +53,11 @@ _PLACES = {
     "mlp.up_proj": "ffn_up",
     "mlp.down_proj": "ffn_down",
 }
+_GEMMA_PLACES = _PLACES | {
+    "post_attention_layernorm": "post_attention_norm",
+    "pre_feedforward_layernorm": "ffn_norm",
+    "post_feedforward_layernorm": "post_ffw_norm",
+}
 _OUTER = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
 
 
@@ -54,7 +74,11 @@ def write_twin(path: Path, variant: Variant, extra_tokens: Sequence[str] = ()) -
     writer.add_key_length(variant.head_dim)
     writer.add_value_length(variant.head_dim)
     writer.add_layer_norm_rms_eps(1e-5)
-    writer.add_rope_freq_base(10_000.0)
+    base = config["rope_theta"]
+    assert isinstance(base, float)
+    writer.add_rope_freq_base(base)
+    if architecture == "gemma3":
+        writer.add_sliding_window(_int(config, "sliding_window"))
     _add_scaling(writer, variant)
     if extra_tokens:
         writer.add_token_list(extra_tokens)
@@ -63,9 +87,12 @@ def write_twin(path: Path, variant: Variant, extra_tokens: Sequence[str] = ()) -
         place, stored = _OUTER.get(stem, stem), values
         if stem.startswith("model.layers."):
             _, _, layer, rest = stem.split(".", 3)
-            place = f"blk.{layer}.{_PLACES[rest]}"
+            places = _GEMMA_PLACES if architecture == "gemma3" else _PLACES
+            place = f"blk.{layer}.{places[rest]}"
             if architecture == "llama" and rest in {"self_attn.q_proj", "self_attn.k_proj"}:
                 stored = _permuted(values, variant.head_dim)
+        if architecture == "gemma3" and "norm" in stem:
+            stored = values + np.float32(1)
         writer.add_tensor(f"{place}.{kind}", stored)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()

@@ -11,8 +11,9 @@ import numpy.typing as npt
 from gguf.constants import GGMLQuantizationType
 from gguf.quants import dequantize
 
+from roost.models import outline_model, plan_weights
 from roost.programs.builder import Activation, AttentionSpec, RopeSpec, Rows, Weight
-from roost.weights import MatrixPlan, RawTensor, VectorPlan
+from roost.weights import MatrixPlan, ModelFiles, RawTensor, VectorPlan
 
 Doubles = npt.NDArray[np.float64]
 
@@ -105,6 +106,14 @@ class NumpyBuilder:
 
     def _heads(self, x: Rows, head_dim: int) -> Doubles:
         return self._values(x).reshape(len(self._positions), -1, head_dim)
+
+
+def judge(files: ModelFiles, token_ids: Sequence[int]) -> Doubles:
+    """The logits of the model after each token, f64 [num_tokens, vocab]."""
+    _, record = plan_weights(files, outline_model(files))
+    builder = NumpyBuilder(token_ids)
+    record(builder)
+    return builder.result
 
 
 def log_softmax(logits: Doubles) -> Doubles:

@@ -9,23 +9,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tests.golden.tiny_models import VARIANTS, Variant, prompt_ids, write_model
-from tests.models.gguf_twin import TWINS, write_twin
-from tests.models.numpy_builder import Doubles, NumpyBuilder, log_softmax
+from tests.models.gguf_twin import GEMMA3, TWINS, write_twin
+from tests.models.numpy_builder import Doubles, judge, log_softmax
 
-from roost.models import outline_model, plan_weights
-from roost.weights import ModelFiles, open_model
+from roost.weights import open_model
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "parity" / "tiny.npz"
 
 # The reference computes in float32: 2⁻²⁴ · 64 sums · 3 layers, logits of about 4, leaves 3e-5.
 TOLERANCE = 5e-5
-
-
-def judge(files: ModelFiles, token_ids: list[int]) -> Doubles:
-    _, record = plan_weights(files, outline_model(files))
-    builder = NumpyBuilder(token_ids)
-    record(builder)
-    return builder.result
 
 
 def golden(variant: Variant, what: str) -> Doubles:
@@ -50,3 +42,13 @@ def test_a_gguf_file_gives_the_same(tmp_path: Path, variant: Variant) -> None:
     logits = judge(open_model(tmp_path / "twin.gguf"), prompt_ids())
     positions = golden(variant, "positions").astype(int)
     assert np.abs(logits[positions] - golden(variant, "logits")).max() < TOLERANCE
+
+
+def test_gemma_files_agree_on_norms_windows_and_scales(tmp_path: Path) -> None:
+    # GGUF adds one to the norms, and leaves the kinds of layers to the reader.
+    write_model(tmp_path / "model", GEMMA3)
+    write_twin(tmp_path / "twin.gguf", GEMMA3)
+    ids = prompt_ids()
+    theirs = judge(open_model(tmp_path / "model"), ids)
+    ours = judge(open_model(tmp_path / "twin.gguf"), ids)
+    assert np.abs(theirs - ours).max() < TOLERANCE

@@ -12,6 +12,7 @@ from typing import Final, Literal
 import numpy as np
 
 from roost import _native
+from roost.core.errors import ModelError
 from roost.kernels import FORMATS_OF_GGML, PackedMatrix, Segment, Vector, aligned_bytes
 from roost.weights.files import ModelFiles
 from roost.weights.ggml import FLOAT_TYPES, GgmlType, RawTensor, float_values, tensor_nbytes
@@ -102,6 +103,9 @@ class _SegmentPlan:
         """Fill `target`; returns the power of two that multiplies results."""
         if self.quantize_bits is not None:
             values = [float_values(part) for part in self.parts]
+            for part, part_values in zip(self.parts, values, strict=True):
+                if not np.isfinite(part_values).all():
+                    raise ModelError(f"tensor {part.name!r} holds values that are not finite")
             matrix = (values[0] if len(values) == 1 else np.concatenate(values)).reshape(
                 self.rows,
                 self.cols,
@@ -131,7 +135,7 @@ def _segments(plan: MatrixPlan, quantize: Quantization | None) -> tuple[_Segment
             return part.type, None
         # Embeddings and heads lose most from four bits, and are looked up or read once a token.
         bits = 8 if plan.is_table or quantize == "int8" else 4
-        return (GgmlType.Q8_0 if bits == 8 else GgmlType.Q4_0), bits
+        return (GgmlType.Q8_0 if bits == 8 else GgmlType.Q4_1), bits
 
     return tuple(
         _SegmentPlan(tuple(parts), target, bits)
@@ -189,19 +193,22 @@ def _fill(
     """Pack each segment into its target, on threads: the native calls let go of the GIL."""
     total_bytes = sum(segment.source_nbytes for segment in segments)
     done_bytes = 0
-    with ThreadPoolExecutor(options.num_threads, "roost-pack") as pool:
+    scales = [1.0] * len(segments)
+    pool = ThreadPoolExecutor(options.num_threads, "roost-pack")
+    try:
         futures: dict[Future[float], int] = {}
         # The largest first, so that no thread is left alone with it at the end.
-        order = sorted(range(len(segments)), key=lambda i: -segments[i].source_nbytes)
-        for index in order:
+        for index in sorted(range(len(segments)), key=lambda i: -segments[i].source_nbytes):
             futures[pool.submit(segments[index].pack, targets[index])] = index
-        scales = [1.0] * len(segments)
         for future in as_completed(futures):
             index = futures[future]
             scales[index] = future.result()
             done_bytes += segments[index].source_nbytes
             if options.on_progress is not None:
                 options.on_progress(done_bytes, total_bytes)
+    finally:
+        # After a failure, or when the user has had enough, nobody waits for the rest.
+        pool.shutdown(cancel_futures=True)
     return scales
 
 
