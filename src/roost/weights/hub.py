@@ -5,8 +5,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
-import httpx
-
 from roost.core.errors import ModelError
 from roost.weights.files import shard_names
 
@@ -59,7 +57,8 @@ def _demo_path() -> Path:
 
 
 def _from_hub(repo: str, file: str | None) -> Path:
-    # Late: it costs a third of a second, and most models are files.
+    # Late: they cost a third of a second, and most models are files.
+    import httpx
     from huggingface_hub import errors
 
     try:
@@ -95,6 +94,7 @@ def _hub_file(repo: str, file: str) -> Path:
 
 
 def _hub_folder(repo: str) -> Path:
+    import httpx
     from huggingface_hub import HfApi, errors, snapshot_download
 
     try:
