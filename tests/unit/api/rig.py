@@ -62,17 +62,24 @@ def byte_tokenizer() -> Tokenizer:
 
 @dataclass
 class Parrot:
-    """Says `reply`, byte by byte, and then ends. It steps only while `gate` is open.
+    """Says `reply`, byte by byte, and then ends. It steps only while `gate` is open; after
+    `closes_after` more steps it closes the gate itself.
 
     Logprobs: the chosen token −0.5; the k likeliest are the ids 65, 66 … at −1, −2 …
     """
 
     reply: bytes = b"Hello"
     gate: threading.Event = field(default_factory=threading.Event)
+    is_asked: threading.Event = field(default_factory=threading.Event)
+    closes_after: int = 1_000_000
     fails: bool = False
     faults: bool = False
 
     def execute(self, plan: BatchPlan) -> StepResult:
+        self.is_asked.set()
+        if self.closes_after == 0:
+            self.gate.clear()
+        self.closes_after -= 1
         self.gate.wait(30)
         if self.fails:
             raise RuntimeError("the parrot was told to fail")

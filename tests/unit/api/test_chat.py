@@ -70,16 +70,15 @@ def test_each_index_of_n_begins_once_and_ends_once(rig: Rig) -> None:
 
 
 @pytest.mark.parametrize(
-    "content",
-    [
-        "ab",
-        [{"type": "text", "text": "ab"}],
-        [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}],
-    ],
+    "parts",
+    [[{"type": "text", "text": "a b"}], [{"type": "text", "text": t} for t in ("a", "b")]],
 )
-def test_parts_of_text_are_the_joined_text(rig: Rig, content: object) -> None:
-    answer = rig.post(PATH, {"messages": [{"role": "user", "content": content}]}).json()
-    assert answer["usage"]["prompt_tokens"] == 21
+def test_parts_of_text_are_one_text_joined_by_spaces(rig: Rig, parts: object) -> None:
+    def prompt(content: object) -> object:
+        messages = [{"role": "user", "content": content}]
+        return rig.post("/v1/tokenize", {"messages": messages}).json()["prompt"]
+
+    assert prompt(parts) == prompt("a b")
 
 
 def test_a_developer_is_a_system(rig: Rig) -> None:

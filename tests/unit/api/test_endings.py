@@ -1,0 +1,202 @@
+"""How a request can end, as its client sees it: by the table, in each dialect."""
+
+import asyncio
+import json
+
+import pytest
+from tests.unit.api.rig import Client, Json, Rig, frames_of, open_rig
+
+from roost.core.outcome import OUTCOMES, Outcome
+
+BODIES: dict[str, Json] = {
+    "/generate": {"text": "hi"},
+    "/v1/chat/completions": {"messages": [{"role": "user", "content": "hi"}]},
+    "/v1/completions": {"prompt": "hi"},
+}
+NO_ANSWERS = [
+    o for o, e in OUTCOMES.items() if not e.is_answer and o is not Outcome.CLIENT_DISCONNECTED
+]
+
+
+async def held(rig: Rig, path: str, body: Json) -> tuple[Client, "asyncio.Task[None]"]:
+    """A request that the engine holds, and that has no token yet."""
+    rig.parrot.gate.clear()
+    rig.parrot.is_asked.clear()
+    client = Client(rig, path, body)
+    task = asyncio.create_task(client.run())
+    assert await asyncio.to_thread(rig.parrot.is_asked.wait, 10)
+    return client, task
+
+
+@pytest.mark.parametrize("path", BODIES)
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("outcome", NO_ANSWERS)
+def test_an_ending_before_the_first_byte_has_its_status(
+    rig: Rig, path: str, stream: bool, outcome: Outcome
+) -> None:
+    async def scene() -> Client:
+        client, task = await held(rig, path, {**BODIES[path], "stream": stream})
+        rig.frontend.end_all(outcome, "because")
+        await task
+        rig.parrot.gate.set()
+        return client
+
+    client = rig.run(scene())
+    assert client.status == OUTCOMES[outcome].http_status
+    error = json.loads(client.received)["error"]
+    assert error["message"] == "because"
+    if path == "/generate":
+        assert error["code"] == client.status
+
+
+@pytest.mark.parametrize("path", BODIES)
+def test_a_fault_after_the_first_byte_is_one_error_frame_and_the_end(rig: Rig, path: str) -> None:
+    rig.parrot.closes_after = 2
+
+    async def scene() -> Client:
+        client = Client(rig, path, {**BODIES[path], "stream": True})
+        task = asyncio.create_task(client.run())
+        await client.heard.wait()
+        rig.frontend.end_all(Outcome.ENGINE_FAULT, "because")
+        await task
+        rig.parrot.gate.set()
+        return client
+
+    client = rig.run(scene())
+    assert client.status == 200
+    frames = frames_of(client.received.decode())
+    assert len(frames) > 1
+    assert [f for f in frames if '"error"' in f] == frames[-1:]
+    assert json.loads(frames[-1])["error"]["message"] == "because"
+
+
+@pytest.mark.parametrize("path", BODIES)
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_client_that_leaves_while_it_waits_frees_everything(
+    rig: Rig, path: str, stream: bool
+) -> None:
+    async def scene() -> Client:
+        client, task = await held(rig, path, {**BODIES[path], "stream": stream})
+        client.leaves.set()
+        await task
+        return client
+
+    client = rig.run(scene())
+    assert rig.frontend.live() == ()
+    assert client.status in (0, 499)
+    rig.parrot.gate.set()
+    assert rig.post("/generate", {"text": "hi"}).json()["text"] == "Hello"
+    assert rig.scheduler.load().num_running == 0
+    assert rig.scheduler.load().num_used_pages == 0
+    assert 'roost_requests_total{outcome="client_disconnected"} 1.0' in rig.get("/metrics").text
+
+
+def test_a_client_that_leaves_in_the_middle_of_n_streams_frees_them_all(rig: Rig) -> None:
+    rig.parrot.reply = b"x" * 240
+    rig.parrot.closes_after = 3
+
+    async def scene() -> None:
+        body: Json = {**BODIES["/v1/chat/completions"], "stream": True, "n": 4}
+        client = Client(rig, "/v1/chat/completions", body)
+        task = asyncio.create_task(client.run())
+        await client.heard.wait()
+        client.leaves.set()
+        await task
+
+    rig.run(scene())
+    assert rig.frontend.live() == ()
+    rig.parrot.reply = b"Hello"
+    rig.parrot.gate.set()
+    assert rig.post("/generate", {"text": "hi"}).json()["text"] == "Hello"
+    assert rig.scheduler.load().num_used_pages == 0
+
+
+def test_an_abort_is_a_native_answer_and_an_openai_error(rig: Rig) -> None:
+    async def scene(path: str) -> Client:
+        client, task = await held(rig, path, {**BODIES[path], "rid": "x"})
+        response = await rig.client.post("/abort_request", json={"rid": "x"})
+        assert response.json() == {"success": True, "message": "The request ends."}
+        rig.parrot.gate.set()
+        await task
+        return client
+
+    native = rig.run(scene("/generate"))
+    assert native.status == 200
+    reason = json.loads(native.received)["meta_info"]["finish_reason"]
+    assert reason["type"] == "abort"
+    chat = rig.run(scene("/v1/chat/completions"))
+    assert chat.status == 400
+    assert json.loads(chat.received)["error"]["code"] == "aborted"
+
+
+def test_abort_is_exact_and_an_unknown_rid_is_harmless(rig: Rig) -> None:
+    async def scene() -> Client:
+        client, task = await held(rig, "/generate", {"text": "hi", "rid": "ab"})
+        response = await rig.client.post("/abort_request", json={"rid": "a"})
+        assert response.status_code == 200
+        assert "nothing to end" in response.json()["message"]
+        rig.parrot.gate.set()
+        await task
+        return client
+
+    client = rig.run(scene())
+    assert json.loads(client.received)["text"] == "Hello"
+    assert rig.post("/abort_request", {"rid": ""}).status_code == 400
+    assert rig.post("/abort_request", {}).status_code == 400
+    assert rig.post("/abort_request", {"abort_all": True}).json()["success"] is True
+
+
+def test_a_rid_in_use_is_refused_and_its_owner_goes_on(rig: Rig) -> None:
+    async def scene() -> Client:
+        client, task = await held(rig, "/generate", {"text": "hi", "rid": "x"})
+        second = await rig.client.post("/generate", json={"text": "hi", "rid": "x"})
+        assert second.status_code == 400
+        assert second.json()["message"] == "Duplicate request ID detected: x"
+        rig.parrot.gate.set()
+        await task
+        return client
+
+    assert json.loads(rig.run(scene()).received)["text"] == "Hello"
+    assert rig.post("/generate", {"text": "hi", "rid": "x"}).json()["text"] == "Hello"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_full_queue_is_503_with_retry_after(stream: bool) -> None:
+    with open_rig(max_running_requests=1, max_queued_requests=1) as rig:
+        rig.run(rig.frontend.control("pause"))
+        response = rig.post("/generate", {"text": ["a", "b", "c"], "stream": stream})
+        assert response.status_code == 503
+        assert response.headers["retry-after"] == "1"
+        assert response.json()["message"] == "The request queue is full."
+        rig.run(rig.frontend.control("resume"))
+        assert rig.post("/generate", {"text": "hi"}).json()["text"] == "Hello"
+
+
+def test_a_broken_step_is_500_for_those_in_it_and_the_next_is_fine(rig: Rig) -> None:
+    rig.parrot.fails = True
+    for path, body in BODIES.items():
+        for stream in (False, True):
+            response = rig.post(path, {**body, "stream": stream})
+            assert response.status_code == 500
+            assert "Traceback" not in response.text
+    rig.parrot.fails = False
+    assert rig.post("/generate", {"text": "hi"}).json()["text"] == "Hello"
+
+
+def test_in_a_list_each_answer_says_how_it_ended(rig: Rig) -> None:
+    rig.parrot.faults = True
+    answers = rig.post("/generate", {"text": ["a", "b"]}).json()
+    for answer in answers:
+        reason = answer["meta_info"]["finish_reason"]
+        assert (reason["type"], reason["status_code"]) == ("abort", 500)
+
+
+def test_draining_refuses_and_says_to_close(rig: Rig) -> None:
+    assert rig.get("/ready").status_code == 200
+    rig.frontend.drain()
+    assert rig.get("/ready").status_code == 503
+    assert rig.get("/health").status_code == 200
+    response = rig.post("/v1/completions", {"prompt": "hi"})
+    assert response.status_code == 503
+    assert response.headers["connection"] == "close"
+    assert response.json()["error"]["code"] == "shutting_down"
