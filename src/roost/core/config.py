@@ -270,19 +270,7 @@ def resolve(layers: Sequence[Layer]) -> Resolved:
             parts.setdefault(setting.part, {})[setting.field] = _parse(setting, raw, source)
             reasons[setting.name] = source
             break
-    config = msgspec.convert(parts, ServeConfig)
-    _check_together(config, reasons)
-    return Resolved(config, reasons)
-
-
-def _check_together(config: ServeConfig, reasons: Mapping[str, str]) -> None:
-    engine = config.engine
-    if engine.max_step_tokens <= engine.max_running_requests:
-        raise ConfigError(
-            f"max_step_tokens ({engine.max_step_tokens}, {reasons['max_step_tokens']}) must be "
-            f"more than max_running_requests ({engine.max_running_requests}, "
-            f"{reasons['max_running_requests']}): a full batch would leave no room for prompts"
-        )
+    return Resolved(msgspec.convert(parts, ServeConfig), reasons)
 
 
 def value_of(config: ServeConfig, setting: Setting) -> _Value:

@@ -4,7 +4,6 @@ Ctrl-C stops the answer that is being written, Ctrl-D leaves.
 """
 
 import sys
-
 from collections.abc import Sequence
 from typing import Final
 

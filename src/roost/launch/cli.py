@@ -28,8 +28,8 @@ app = typer.Typer(
 Model = Annotated[
     str | None,
     typer.Argument(
-        metavar="[MODEL]",
-        help="`demo`, a .gguf file, a folder, or a hub id. [default: demo]",
+        metavar="MODEL",
+        help="`demo`, a .gguf file, a folder, or a hub id (default: demo).",
         show_default=False,
     ),
 ]

@@ -49,7 +49,7 @@ def with_settings(command: Callable[..., None], parts: tuple[str, ...]) -> Calla
 
 def _parameter(setting: Setting) -> inspect.Parameter:
     has_default = setting.default not in (None, ())
-    default = f" [default: {shown(setting, setting.default)}]" if has_default else ""
+    default = f" (default: {shown(setting, setting.default)})" if has_default else ""
     # The values stay text here; one place checks them, whatever way they came.
     option: Any = typer.Option(
         None,

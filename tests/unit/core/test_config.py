@@ -104,15 +104,6 @@ def test_a_wrong_value_in_a_lower_layer_does_not_matter_when_it_is_overridden() 
     assert resolve([Layer({"port": "1"}, FLAG), Layer({"port": "x"}, FILE)]).config.server.port == 1
 
 
-def test_a_step_must_have_room_for_prompts_beside_a_full_batch() -> None:
-    with pytest.raises(ConfigError) as caught:
-        resolve([Layer({"max_running_requests": "512"}, FLAG)])
-    assert caught.value.message == (
-        "max_step_tokens (512, default) must be more than max_running_requests (512, "
-        "--max-running-requests): a full batch would leave no room for prompts"
-    )
-
-
 def test_secrets_are_never_shown() -> None:
     with pytest.raises(ConfigError) as caught:
         resolve([Layer({"api_key": [1234567]}, FILE)])
