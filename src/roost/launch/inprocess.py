@@ -33,6 +33,8 @@ from roost.wire.messages import ModelFacts
 from roost.worker import EngineLoop, Surroundings, build_worker
 
 _log = logging.getLogger(__name__)
+# A library is quiet unless its user sets up logging.
+logging.getLogger("roost").addHandler(logging.NullHandler())
 
 _ORIGIN = Origin(worker=0, epoch=1)
 # The engine is in this process: it answers at once or is broken.

@@ -20,7 +20,16 @@ from roost.core.config import ServeConfig
 from roost.core.request import Origin
 from roost.launch.child import Child, start_child
 from roost.launch.listener import listen, url_of
-from roost.launch.readiness import Drain, EngineLost, Failed, Job, News, Progress, Ready
+from roost.launch.readiness import (
+    Drain,
+    EngineLost,
+    Failed,
+    Job,
+    News,
+    Order,
+    Progress,
+    Ready,
+)
 from roost.observe import configure_logging
 from roost.wire import SUPERVISOR, engine_address
 from roost.wire.messages import Goodbye
@@ -33,8 +42,8 @@ _MAX_RESTARTS: Final = 5
 _RESTARTS_WITHIN_S: Final = 60.0
 # What an orderly end may take beyond the time that requests get.
 _GRACE_S: Final = 10.0
-# An engine's death is told to the clients by the workers; they need no longer than this.
-_LAST_WORDS_S: Final = 8.0
+# A socket's path has 107 bytes; this leaves room for our directory and the socket's name.
+_MAX_BASE_CHARS: Final = 70
 
 
 class Announcer(Protocol):
@@ -62,7 +71,7 @@ def supervise(
     """
     configure_logging(config.log.log_level, config.log.log_format)
     listener = listen(config.server.host, config.server.port)
-    directory = tempfile.mkdtemp(prefix="roost-")  # 0700: ours alone
+    directory = _private_directory()
     try:
         with _signals() as signals_fd:
             house = Supervisor(
@@ -72,6 +81,14 @@ def supervise(
     finally:
         listener.close()
         shutil.rmtree(directory, ignore_errors=True)
+
+
+def _private_directory() -> str:
+    """A new directory that only this user may enter, near enough to the root for a socket."""
+    base = tempfile.gettempdir()
+    if len(base) > _MAX_BASE_CHARS:
+        base = "/tmp"  # noqa: S108  mkdtemp makes a name of its own in there, mode 0700
+    return tempfile.mkdtemp(prefix="roost-", dir=base)
 
 
 @contextmanager
@@ -244,16 +261,12 @@ class Supervisor:
             worker.tell(Drain(timeout_s))
 
     def _lost_engine(self, message: str) -> None:
-        self._fail(message)
-        self._kill_at_s = self._clock.now_s() + _LAST_WORDS_S
-        for worker in self._workers.values():
-            if worker.is_ready:
-                worker.tell(EngineLost(message))
-            else:
-                worker.kill()
+        self._fail(message, EngineLost(message))
 
-    def _fail(self, message: str) -> None:
-        """End with exit code 1. The first reason is the one that people read."""
+    def _fail(self, message: str, order: Order | None = None) -> None:
+        """End with exit code 1; `order` tells the workers how. The first reason is what people
+        read.
+        """
         if self._exit_code is not None:
             return
         self._exit_code = 1
@@ -263,8 +276,8 @@ class Supervisor:
             if not child.is_ready:
                 child.kill()
             elif child is not self._engine:
-                child.tell(Drain(0.0))
-        if not any(worker.is_ready for worker in self._workers.values()) and self._engine:
+                child.tell(order or Drain(0.0))
+        if self._engine is not None and not any(w.is_ready for w in self._workers.values()):
             self._engine.kill()
 
     def _kill_all(self) -> None:
