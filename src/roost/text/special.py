@@ -15,8 +15,8 @@ class SpecialSplitter:
             lengths.setdefault(piece[:2], set()).add(len(piece))
         # By the first two characters: the lengths to try, longest first.
         self._lengths = {head: sorted(sizes, reverse=True) for head, sizes in lengths.items()}
-        heads = sorted(self._lengths, key=len, reverse=True)
-        self._head = re.compile("|".join(map(re.escape, heads))) if heads else None
+        heads = "|".join(map(re.escape, self._lengths))
+        self._head = re.compile(heads) if heads else None
 
     def split(self, text: str) -> Iterator[str | int]:
         """Text (never empty) and token ids, in order."""

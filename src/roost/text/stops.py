@@ -205,9 +205,7 @@ class _PrefixWatch:
 
     def feed(self, data: bytes) -> None:
         stop, fallback, matched = self._stop, self._fallback, self.num_matched
-        if len(data) >= len(stop):  # only the last bytes can matter
-            data, matched = data[-len(stop) :], 0
-        for byte in data:
+        for byte in data[-len(stop) :]:  # what stands before these cannot matter
             if matched == len(stop):
                 matched = fallback[matched]
             while matched and stop[matched] != byte:

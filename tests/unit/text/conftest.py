@@ -2,12 +2,12 @@ import importlib.util
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
 from roost.text import Tokenizer
-from roost.weights.gguf import read_gguf
+from roost.weights import open_model
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "tokenizer"
 
@@ -24,7 +24,7 @@ def corpus() -> dict[str, str]:
 
 @pytest.fixture(scope="session")
 def demo_metadata(demo_model: Path) -> Mapping[str, object]:
-    return cast("Mapping[str, object]", read_gguf(demo_model).metadata)
+    return open_model(demo_model).metadata
 
 
 @pytest.fixture(scope="session")
@@ -40,9 +40,9 @@ def gemma_metadata(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, obj
         pytest.skip(f"{name} (and -part1 … -part4) from PyPI is not installed")
     package = importlib.import_module(name)
     path = package.assemble(tmp_path_factory.mktemp("gemma") / "gemma.gguf")
-    metadata = read_gguf(path).metadata
+    metadata = open_model(path).metadata
     path.unlink()
-    return cast("Mapping[str, object]", metadata)
+    return metadata
 
 
 @pytest.fixture(scope="session")

@@ -26,11 +26,20 @@ def test_a_string_is_found_across_tokens() -> None:
 def test_what_ends_first_wins_then_what_begins_first() -> None:
     assert feed(StopMatcher([b"abc", b"b"]), b"xabc") == StopMatch("b", False, 2, 3)
     assert feed(StopMatcher([b"bc", b"abc"]), b"xabc") == StopMatch("abc", False, 1, 4)
+    assert feed(StopMatcher([b"abc", b"bc"]), b"xabc") == StopMatch("abc", False, 1, 4)
     assert feed(StopMatcher([b"c"], ["ab"]), b"abc") == StopMatch("ab", True, 0, 2)
 
 
 def test_a_stop_that_overlaps_itself_is_found() -> None:
     assert feed(StopMatcher([b"aab"]), b"a", b"a", b"a", b"b") == StopMatch("aab", False, 1, 4)
+
+
+def test_a_beginning_that_overlaps_itself_is_held() -> None:
+    hold = HoldBack([b"aab"])
+    assert [hold.feed(token) for token in (b"a", b"a", b"a", b"c")] == [b"", b"", b"a", b"aac"]
+    assert hold.feed(b"a") == b""
+    assert hold.feed(b"acb") == b"aacb"
+    assert HoldBack([b"aabaaac"]).feed(b"aabaaab") == b"aaba"
 
 
 def test_offsets_are_bytes() -> None:
@@ -176,6 +185,19 @@ def test_strings_are_found_wherever_tokens_are_cut(stops: list[bytes], tokens: l
     match = feed(StopMatcher(stops), *tokens)
     expected = first_string(stops, b"".join(tokens))
     assert (None if match is None else (match.end, match.start)) == expected
+
+
+@given(STRINGS, TOKENS)
+def test_no_more_is_held_than_may_become_a_string(stops: list[bytes], tokens: list[bytes]) -> None:
+    hold, text, sent = HoldBack(stops), b"", b""
+    for token in tokens:
+        text += token
+        sent += hold.feed(token)
+        if first_string(stops, text) is not None:
+            return
+        starts = {s[:n] for s in stops for n in range(len(s))} | {b""}
+        held = max(len(start) for start in starts if text.endswith(start))
+        assert sent == text[: len(text) - held]
 
 
 @given(STRINGS, REGEXES, TOKENS, st.integers(0, 6), st.data())

@@ -74,6 +74,13 @@ def test_user_defined_tokens_count_always() -> None:
     assert tokenizer.decode([97, 262, 261]) == "a<b>"
 
 
+def test_an_end_token_is_special_whatever_the_file_calls_it() -> None:
+    tokenizer = byte_level(types={"<s>": TokenType.CONTROL, "</s>": TokenType.USER_DEFINED})
+    assert tokenizer.encode("</s>", add_special=False) == [261]
+    assert 261 not in tokenizer.encode("</s>", parse_special=False)
+    assert tokenizer.is_special(261)
+
+
 def test_tokens_know_their_exact_bytes() -> None:
     tokenizer = byte_level()
     assert [tokenizer.token_bytes(i) for i in range(256)] == [bytes((i,)) for i in range(256)]
