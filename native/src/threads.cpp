@@ -5,6 +5,7 @@
 #endif
 
 #include <algorithm>
+#include <stdexcept>
 
 namespace roost {
 namespace {
@@ -62,6 +63,7 @@ void ThreadPool::close() {
 
 void ThreadPool::run(Body body, void* context) {
   const std::lock_guard lock(run_mutex_);
+  if (is_closing_.load(std::memory_order_relaxed)) throw std::logic_error("the thread pool is closed");
   if (num_threads_ == 1) {
     body(context, 0);
     return;

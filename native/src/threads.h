@@ -36,7 +36,8 @@ class ThreadPool {
   int num_threads() const { return num_threads_; }
 
   // Runs body(context, thread) on every thread, the caller being thread 0; returns when all have
-  // returned. One run at a time; a second caller waits. body must not throw.
+  // returned. One run at a time; a second caller waits. body must not throw. Throws std::logic_error
+  // when the pool is closed.
   void run(Body body, void* context);
 
   // Within a run: returns when every thread has come here. What any of them wrote is seen by all.

@@ -1,13 +1,21 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <stdexcept>
 #include <string>
 #include <vector>
 
 #include "bindings.h"
-#include "cpu_features.h"
 
 namespace roost {
+
+Isa isa_of(const std::string& name) {
+  for (size_t i = 0; i < kIsaNames.size(); ++i) {
+    const Isa isa = static_cast<Isa>(i);
+    if (kIsaNames[i] == name && is_supported(isa)) return isa;
+  }
+  throw std::invalid_argument("this machine does not run the instruction set " + name);
+}
 
 void bind_features(nanobind::module_& m) {
   m.def(

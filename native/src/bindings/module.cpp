@@ -3,9 +3,10 @@
 
 #include "bindings.h"
 
-namespace nb = nanobind;
-
 NB_MODULE(_native, m) {
   m.doc() = "roost's native kernels; use roost.kernels and roost.programs instead.";
   roost::bind_features(m);
+  roost::bind_linear(m);
+  roost::bind_ops(m);
+  roost::bind_program(m);
 }

@@ -114,9 +114,14 @@ class PackedMatrix:
         return sum(segment.data.nbytes for segment in self.segments)
 
     @property
-    def is_float(self) -> bool:
-        """True when activations stay f32 for all of it."""
-        return all(segment.format <= WeightFormat.BF16 for segment in self.segments)
+    def has_float(self) -> bool:
+        """True when some segment multiplies f32 activations."""
+        return any(segment.format <= WeightFormat.BF16 for segment in self.segments)
+
+    @property
+    def has_quantised(self) -> bool:
+        """True when some segment multiplies int8 activations."""
+        return any(segment.format > WeightFormat.BF16 for segment in self.segments)
 
 
 class Vector:

@@ -135,7 +135,7 @@ class CpuBuilder:
             (self._max_rows, self._max_logits_rows, self._max_context_tokens),
             (self._num_pages, kv.num_layers, kv.num_kv_heads, kv.head_dim, kv.dtype),
         )
-        emission.emit(native, lower(self._recording), self._recording)
+        emission.emit(native, lower(self._recording))
         native.finish()
         return CpuProgram(native, self._kv, self._num_pages)
 
@@ -168,7 +168,7 @@ class CpuProgram:
         return marshal.run(self._open(), inputs, self.vocab_size)
 
     def copy_pages(self, sources: Sequence[int], targets: Sequence[int]) -> None:
-        """Copy KV pages, all layers, one after another. Raises ValueError on a page out of range."""
+        """Copy KV pages, all layers, in order. Raises ValueError on a page out of range."""
         self._open().copy_pages(list(sources), list(targets))
 
     def close(self) -> None:

@@ -98,7 +98,7 @@ class Recording:
         """Write `call` down. Asserts that its inputs are (parts of) nodes made before."""
         for rows in inputs_of(call):
             assert 0 <= rows.node < len(self.calls), "rows of another builder"
-            assert 0 <= rows.offset, "a view before its node's first column"
+            assert rows.offset >= 0, "a view before its node's first column"
             assert rows.offset + rows.width <= self.widths[rows.node], "a view past its node's end"
         self.calls.append(call)
         self.widths.append(width)

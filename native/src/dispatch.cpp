@@ -1,0 +1,16 @@
+// Which tables a program calls.
+#include "program.h"
+
+namespace roost {
+
+Kernels kernels_of(Isa isa) {
+#if defined(ROOST_X86)
+  if (isa == Isa::kAvx512) return {&avx512::linear_kernels, &avx512::op_kernels};
+  if (isa == Isa::kAvx2) return {&avx2::linear_kernels, &avx2::op_kernels};
+#else
+  (void)isa;
+#endif
+  return {&portable::linear_kernels, &portable::op_kernels};
+}
+
+}  // namespace roost

@@ -1,0 +1,203 @@
+#include "program.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "attention_plan.h"
+#include "program_ops.h"
+
+namespace roost {
+namespace {
+
+constexpr int64_t kFloatBytes = sizeof(float);
+
+int64_t padded(int64_t width) { return (width + kBlockRows - 1) / kBlockRows * kBlockRows; }
+
+}  // namespace
+
+RopeTable::RopeTable(std::vector<float> inverse_frequencies, RopeStyle style, float scale, int64_t max_positions)
+    : inverse_frequencies_(std::move(inverse_frequencies)),
+      style_(style),
+      scale_(scale),
+      memory_(static_cast<size_t>(max_positions * rotary_dim()) * sizeof(float)) {}
+
+void RopeTable::reserve(int64_t num_positions) {
+  for (; num_done_ < num_positions; ++num_done_) {
+    float* to = memory_.floats() + num_done_ * rotary_dim();
+    for (const float frequency : inverse_frequencies_) {
+      const double angle = static_cast<double>(num_done_) * static_cast<double>(frequency);
+      *to++ = static_cast<float>(std::cos(angle) * static_cast<double>(scale_));
+      *to++ = static_cast<float>(std::sin(angle) * static_cast<double>(scale_));
+    }
+  }
+}
+
+Program::Program(Isa isa, ThreadPool& pool, Limits limits, std::unique_ptr<KvCache> kv)
+    : kernels_(kernels_of(isa)), pool_(pool), limits_(limits), kv_(std::move(kv)) {}
+
+int64_t Program::push_buffer(int64_t stride, int64_t row_bytes, int64_t num_rows) {
+  buffers_.push_back({stride, row_bytes, num_rows, {}});
+  return static_cast<int64_t>(buffers_.size()) - 1;
+}
+
+int64_t Program::add_buffer(int64_t width) {
+  return push_buffer(padded(width), padded(width) * kFloatBytes, limits_.max_rows);
+}
+
+int64_t Program::add_quantised(int64_t width) {
+  return push_buffer(0, width / kGroup * static_cast<int64_t>(sizeof(QuantGroup)), limits_.max_rows);
+}
+
+int64_t Program::add_matrix(std::vector<PackedMatrix> segments) {
+  SegmentedMatrix m;
+  m.cols = segments.front().cols;
+  m.block_begin.push_back(0);
+  for (const PackedMatrix& segment : segments) {
+    m.row_begin.push_back(m.rows);
+    m.rows += segment.rows;
+    m.block_begin.push_back(m.block_begin.back() + (segment.rows + kBlockRows - 1) / kBlockRows);
+  }
+  m.segments = std::move(segments);
+  matrices_.push_back(std::move(m));
+  return static_cast<int64_t>(matrices_.size()) - 1;
+}
+
+int64_t Program::add_vector(const float* values, int64_t) {
+  vectors_.push_back(values);
+  return static_cast<int64_t>(vectors_.size()) - 1;
+}
+
+int64_t Program::add_rope(std::vector<float> inverse_frequencies, RopeStyle style, float scale) {
+  ropes_.emplace_back(std::move(inverse_frequencies), style, scale, limits_.max_context_tokens);
+  return static_cast<int64_t>(ropes_.size()) - 1;
+}
+
+void Program::need_scratch(int64_t floats) { scratch_floats_ = std::max(scratch_floats_, floats); }
+
+void Program::embed(int64_t table, float scale, int64_t out) {
+  const int64_t rows = matrix(table).rows;
+  num_embeddings_ = num_embeddings_ == 0 ? rows : std::min(num_embeddings_, rows);
+  ops_.push_back(std::make_unique<EmbedOp>(table, scale, out));
+}
+
+void Program::rms_norm(BufferView x, int64_t weight, float eps, int64_t out, int64_t quantised) {
+  need_scratch(padded(x.width));
+  ops_.push_back(std::make_unique<NormOp>(x, weight, eps, out, quantised));
+}
+
+void Program::quantise(BufferView x, int64_t quantised) {
+  ops_.push_back(std::make_unique<QuantiseOp>(x, quantised));
+}
+
+void Program::linear(int64_t matrix, BufferView x, int64_t quantised, int64_t bias, int64_t out, bool accumulate) {
+  ops_.push_back(std::make_unique<LinearOp>(matrix, x, quantised, bias, out, accumulate));
+}
+
+void Program::heads(std::vector<HeadsPart> parts, int64_t layer) {
+  for (const HeadsPart& part : parts) need_scratch(2 * padded(part.head_dim));
+  ops_.push_back(std::make_unique<HeadsOp>(std::move(parts), layer));
+}
+
+void Program::attention(int64_t q, int64_t layer, int64_t num_heads, int64_t window, float scale, int64_t out) {
+  const int64_t group = num_heads / kv_->num_kv_heads();
+  if (std::find(groups_.begin(), groups_.end(), group) == groups_.end()) groups_.push_back(group);
+  need_scratch(attention_scratch_floats(group, kv_->head_dim()));
+  ops_.push_back(std::make_unique<AttentionOp>(q, layer, num_heads, window, scale, out));
+}
+
+void Program::gated(BufferView gate, BufferView up, Activation activation, int64_t out, int64_t quantised) {
+  need_scratch(padded(gate.width));
+  ops_.push_back(std::make_unique<GatedOp>(gate, up, activation, out, quantised));
+}
+
+void Program::add(BufferView x, BufferView y, int64_t out) { ops_.push_back(std::make_unique<AddOp>(x, y, out)); }
+
+void Program::head(BufferView x, int64_t norm, float eps, int64_t matrix, float scale) {
+  const SegmentedMatrix& m = this->matrix(matrix);
+  vocab_size_ = m.rows;
+  const bool has_quantised = std::any_of(m.segments.begin(), m.segments.end(), [](const PackedMatrix& segment) {
+    return segment.format > WeightFormat::kBF16;
+  });
+  const int64_t hidden = add_buffer(x.width);
+  const int64_t quantised = has_quantised ? add_quantised(x.width) : -1;
+  const int64_t logits = add_buffer(vocab_size_);
+  for (const int64_t buffer : {hidden, quantised, logits}) {
+    if (buffer < 0) continue;
+    buffers_[static_cast<size_t>(buffer)].num_rows = std::min(HeadOp::kHeadRows, limits_.max_logits_rows);
+  }
+  const int64_t max_chunks = (limits_.max_logits_rows + HeadOp::kHeadRows - 1) / HeadOp::kHeadRows;
+  ops_.push_back(std::make_unique<HeadOp>(x, norm, eps, matrix, scale, HeadOp::Buffers{hidden, quantised, logits},
+                                          max_chunks));
+}
+
+void Program::finish() {
+  const auto bytes = [](int64_t count, size_t size) { return static_cast<size_t>(count) * size; };
+  for (Buffer& b : buffers_) b.memory = LazyMemory(bytes(b.num_rows * b.row_bytes, 1));
+  for (int thread = 0; thread < pool_.num_threads(); ++thread) {
+    scratch_.emplace_back(bytes(scratch_floats_, sizeof(float)));
+    samplers_.push_back(std::make_unique<SamplerScratch>(vocab_size_));
+  }
+  int64_t num_claims = 0;
+  for (const auto& op : ops_) num_claims += op->num_claims();
+  claims_ = std::vector<Claims>(static_cast<size_t>(num_claims));
+}
+
+float* Program::row(int64_t buffer, int64_t row) const {
+  const Buffer& b = buffers_[static_cast<size_t>(buffer)];
+  return b.memory.floats() + row * b.stride;
+}
+
+QuantGroup* Program::quantised_row(int64_t buffer, int64_t width, int64_t row) const {
+  // A buffer is as wide as the widest of the values that share it; each has its own stride.
+  const Buffer& b = buffers_[static_cast<size_t>(buffer)];
+  return reinterpret_cast<QuantGroup*>(b.memory.data()) + row * (width / kGroup);
+}
+
+int64_t Program::plan_index(int64_t group) const {
+  return std::find(groups_.begin(), groups_.end(), group) - groups_.begin();
+}
+
+int64_t Program::buffer_nbytes() const {
+  size_t total = 0;
+  for (const Buffer& b : buffers_) total += b.memory.nbytes();
+  for (const LazyMemory& s : scratch_) total += s.nbytes();
+  for (const RopeTable& rope : ropes_) total += rope.nbytes();
+  // Per thread: four arrays of the vocabulary, and two of candidates.
+  total += samplers_.size() * static_cast<size_t>(vocab_size_) * (4 * 4 + 4 + 2 * sizeof(SamplerScratch::Candidate));
+  return static_cast<int64_t>(total);
+}
+
+void Program::plan(const StepInputs& in, const StepResults& out) {
+  step_.in = &in;
+  step_.out = &out;
+  step_.row_pages.resize(static_cast<size_t>(in.num_rows));
+  int64_t num_positions = 0;
+  for (int64_t s = 0; s < in.num_slices; ++s) {
+    const int32_t* pages = in.pages + in.page_offsets[s];
+    for (int32_t row = in.slice_offsets[s]; row < in.slice_offsets[s + 1]; ++row) {
+      step_.row_pages[static_cast<size_t>(row)] = pages[in.positions[row] / kPageTokens];
+      num_positions = std::max<int64_t>(num_positions, in.positions[row] + 1);
+    }
+  }
+  for (RopeTable& rope : ropes_) rope.reserve(num_positions);
+  const PlanShape shape{kv_->num_kv_heads(), kv_->head_dim(), pool_.num_threads()};
+  step_.attention.resize(groups_.size());
+  for (size_t i = 0; i < groups_.size(); ++i) plan_attention(in, groups_[i], shape, step_.attention[i]);
+  for (Claims& claims : claims_) claims.reset();
+}
+
+void Program::execute(int thread) {
+  Claims* claims = claims_.data();
+  for (size_t i = 0; i < ops_.size(); ++i) {
+    if (i > 0) pool_.barrier(thread);
+    ops_[i]->run({*this, step_, claims, thread});
+    claims += ops_[i]->num_claims();
+  }
+}
+
+void Program::run(const StepInputs& inputs, const StepResults& results) {
+  plan(inputs, results);
+  pool_.run([](void* self, int thread) { static_cast<Program*>(self)->execute(thread); }, this);
+}
+
+}  // namespace roost

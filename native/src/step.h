@@ -1,0 +1,74 @@
+// One step as native code sees it: what comes in, and what is derived from it once a step.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <vector>
+
+#include "sampler.h"
+
+namespace roost {
+
+// Rows are tokens; the rows of a slice are consecutive tokens of one sequence. All of it is checked.
+struct StepInputs {
+  int64_t num_rows;
+  const int32_t* token_ids;      // [num_rows]
+  const int32_t* positions;      // [num_rows]
+  int64_t num_slices;
+  const int32_t* slice_offsets;  // [num_slices + 1]
+  const int32_t* pages;          // the slices' page tables, one after another
+  const int32_t* page_offsets;   // [num_slices + 1]
+  int64_t num_heads;
+  const HeadRecord* heads;  // [num_heads]
+  RaggedPools pools;
+};
+
+struct StepResults {
+  int32_t* token_ids;             // [num_heads]
+  float* logprobs;                // [num_heads]
+  int32_t* top_ids;               // [num_heads, num_top]
+  float* top_logprobs;            // [num_heads, num_top]
+  int64_t num_top;
+  float* picked_logprobs;         // one after another
+  const int32_t* picked_offsets;  // [num_heads + 1]
+  uint8_t* faults;                // [num_heads]
+};
+
+// A piece of attention work: some rows of a slice over some splits, for every KV head.
+struct AttentionPiece {
+  int64_t slice;
+  int64_t row;  // first row of the step
+  int64_t num_rows;
+  int64_t split_begin;
+  int64_t split_end;
+  int64_t partial;  // offset of KV head 0's states in the partial buffer, or −1: finishes by itself
+  int64_t partial_stride;  // from KV head to KV head
+};
+
+// Pieces for one group size. `merges` joins the splits of what was cut up.
+struct AttentionPlan {
+  int64_t group;
+  std::vector<AttentionPiece> pieces;
+  std::vector<AttentionPiece> merges;
+  std::vector<float> partials;
+};
+
+// Threads take [begin, end) pieces of an op's work from one counter.
+class Claims {
+ public:
+  void reset() { next_.store(0, std::memory_order_relaxed); }
+  // The first of `chunk` pieces that are the caller's now.
+  int64_t take(int64_t chunk) { return next_.fetch_add(chunk, std::memory_order_relaxed); }
+
+ private:
+  alignas(64) std::atomic<int64_t> next_{0};
+};
+
+struct Step {
+  const StepInputs* in;
+  const StepResults* out;
+  std::vector<int32_t> row_pages;  // [num_rows]: the page that takes the row's K and V
+  std::vector<AttentionPlan> attention;
+};
+
+}  // namespace roost

@@ -1,0 +1,125 @@
+"""Instructions, written into a native program."""
+
+from dataclasses import dataclass, field
+
+from roost import _native
+from roost.kernels import PackedMatrix, Vector
+from roost.programs import slots
+from roost.programs.builder import Activation, RopeSpec, RopeStyle
+from roost.programs.lowering import (
+    Attend,
+    EmbedRows,
+    Gate,
+    Head,
+    HeadsPart,
+    Instruction,
+    Multiply,
+    Norm,
+    PrepareHeads,
+    Quantise,
+    Sum,
+    Value,
+    View,
+)
+
+NONE = -1  # "no such thing" in the native calls
+_STYLES: dict[RopeStyle, int] = {"interleaved": 0, "half": 1}
+_ACTIVATIONS: dict[Activation, int] = {"silu": 0, "gelu_tanh": 1}
+_SINK_BUFFER, _SINK_K, _SINK_V = 0, 1, 2
+
+NativeView = tuple[int, int, int]  # buffer, offset, width
+NativePart = tuple[NativeView, int, int, float, int, int, int]
+
+
+def emit(native: _native.Program, instructions: list[Instruction]) -> None:
+    """Make the buffers, register weights and tables, and append every instruction."""
+    _Emission(native, slots.assign(instructions)).run(instructions)
+
+
+@dataclass(slots=True)
+class _Emission:
+    native: _native.Program
+    slots: slots.Slots
+    buffers: list[int] = field(default_factory=list)
+    matrices: dict[int, int] = field(default_factory=dict)  # id of the object → native number
+    vectors: dict[int, int] = field(default_factory=dict)
+    ropes: dict[RopeSpec, int] = field(default_factory=dict)
+
+    def run(self, instructions: list[Instruction]) -> None:
+        for width, is_quantised in zip(self.slots.widths, self.slots.is_quantised, strict=True):
+            add = self.native.add_quantised if is_quantised else self.native.add_buffer
+            self.buffers.append(add(width))
+        for instruction in instructions:
+            self._emit(instruction)
+
+    def _emit(self, instruction: Instruction) -> None:
+        native = self.native
+        match instruction:
+            case EmbedRows(table=table, scale=scale, out=out):
+                native.embed(self._matrix(table), scale, self._buffer(out))
+            case Norm(x=x, weight=weight, eps=eps, out=out, quantised=quantised):
+                outs = self._buffer(out), self._buffer(quantised)
+                native.rms_norm(self._view(x), self._vector(weight), eps, *outs)
+            case Quantise(x=x, quantised=quantised):
+                native.quantise(self._view(x), self._buffer(quantised))
+            case Multiply(weight=weight, x=x, quantised=quantised, bias=bias):
+                view = (NONE, 0, 0) if x is None else self._view(x)
+                ins = self._matrix(weight), view, self._buffer(quantised), self._vector(bias)
+                native.linear(*ins, self._buffer(instruction.out), instruction.accumulate)
+            case PrepareHeads(parts=parts, layer=layer):
+                native.heads([self._part(part) for part in parts], layer)
+            case Attend(q=q, spec=spec, out=out):
+                window = spec.window or 0
+                shape = spec.layer, spec.num_heads, window
+                native.attention(self._buffer(q), shape, spec.scale, self._buffer(out))
+            case Gate(gate=gate, up=up, activation=act, out=out, quantised=quantised):
+                outs = self._buffer(out), self._buffer(quantised)
+                native.gated(self._view(gate), self._view(up), _ACTIVATIONS[act], *outs)
+            case Sum(x=x, y=y, out=out):
+                native.add(self._view(x), self._view(y), self._buffer(out))
+            case Head(x=x, norm=norm, weight=weight, scale=scale):
+                vector = NONE if norm is None else self._vector(norm.weight)
+                eps = 0.0 if norm is None else norm.eps
+                native.head(self._view(x), vector, eps, self._matrix(weight), scale)
+
+    def _part(self, part: HeadsPart) -> NativePart:
+        norm = NONE if part.norm is None else self._vector(part.norm.weight)
+        eps = 0.0 if part.norm is None else part.norm.eps
+        rope = NONE if part.rope is None else self._rope(part.rope.spec)
+        sink, buffer = _SINK_BUFFER, NONE
+        if isinstance(part.sink, Value):
+            buffer = self._buffer(part.sink)
+        else:
+            sink = _SINK_K if part.sink == "k" else _SINK_V
+        return self._view(part.x), part.head_dim, norm, eps, rope, sink, buffer
+
+    def _buffer(self, value: Value | None) -> int:
+        return NONE if value is None else self.buffers[self.slots.slot_of[value.number]]
+
+    def _view(self, view: View) -> NativeView:
+        return self._buffer(view.value), view.offset, view.width
+
+    def _matrix(self, matrix: PackedMatrix) -> int:
+        number = self.matrices.get(id(matrix))
+        if number is None:
+            parts = [(int(s.format), s.rows, s.cols, s.scale, s.data) for s in matrix.segments]
+            number = self.native.add_matrix(parts)
+            self.matrices[id(matrix)] = number
+        return number
+
+    def _vector(self, vector: Vector | None) -> int:
+        if vector is None:
+            return NONE
+        number = self.vectors.get(id(vector))
+        if number is None:
+            number = self.native.add_vector(vector.values)
+            self.vectors[id(vector)] = number
+        return number
+
+    def _rope(self, spec: RopeSpec) -> int:
+        number = self.ropes.get(spec)
+        if number is None:
+            frequencies = list(spec.inverse_frequencies)
+            number = self.native.add_rope(frequencies, _STYLES[spec.style], spec.attention_scale)
+            self.ropes[spec] = number
+        return number
