@@ -9,7 +9,8 @@ the server, and waits 2.5 s, in which the machine comes to rest.
 
 llama.cpp runs with its best settings for the purpose: flash attention, as many slots as the
 scenario has streams, as many threads as there are usable cores. The binary is the flag's, that of
-`LLAMA_SERVER`, or `llama-server` on the PATH; with none, the wheel `xllamacpp` is installed into a virtual environment of its own
+`LLAMA_SERVER`, or `llama-server` on the PATH; with none, the wheel `xllamacpp` is installed into a
+virtual environment of its own
 under `build/`. A build of one's own for one's own machine (`GGML_NATIVE=ON`) is the stronger peer.
 `--peer-model` gives llama.cpp another file than roost's, a Q4_0 one for example.
 """

@@ -22,9 +22,9 @@ import json
 import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+import llama_cpp
 import numpy as np
 import torch
 import transformers
@@ -189,13 +189,6 @@ def _mean(error: Floats) -> float:
     return round(float(np.abs(error).mean()), 6) if error.size else 0.0
 
 
-def _version(package: str) -> str:
-    try:
-        return version(package)
-    except PackageNotFoundError:  # on the path, not installed
-        return "not stated"
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description="Write the logprob goldens.")
     parser.add_argument("--smollm2", type=Path, required=True)
@@ -211,7 +204,7 @@ def main() -> None:
         "how": "bench/parity/reference.py states it. Errors are in nats, against float32.",
         "torch": torch.__version__,
         "transformers": transformers.__version__,
-        "llama_cpp_python": _version("llama-cpp-python"),
+        "llama_cpp_python": llama_cpp.__version__,
         "cpu": torch.backends.cpu.get_cpu_capability(),
         "smollm2": measure(options.smollm2, prompts, text, folder / "smollm2.npz"),
     }
