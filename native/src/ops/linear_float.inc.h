@@ -38,20 +38,16 @@ __attribute__((noinline)) void float_tile(const PackedMatrix& w, const float* x,
   }
   int64_t k = 0;
   for (; k + 2 <= w.cols; k += 2) {
-    F32 even[kBlocks];
-    F32 odd[kBlocks];
     unroll<kBlocks>([&](auto b) __attribute__((always_inline)) {
       constexpr int kB = decltype(b)::value;
-      load_pair<kFormat>(blocks[kB], k, even[kB], odd[kB]);
+      F32 even;
+      F32 odd;
+      load_pair<kFormat>(blocks[kB], k, even, odd);
       prefetch(blocks[kB] + (k + kAhead) * kBlockRows * kValueBytes);
-    });
-    unroll<kRows>([&](auto r) __attribute__((always_inline)) {
-      constexpr int kR = decltype(r)::value;
-      const F32 x_even = F32::splat(x[kR * x_stride + k]);
-      const F32 x_odd = F32::splat(x[kR * x_stride + k + 1]);
-      unroll<kBlocks>([&](auto b) __attribute__((always_inline)) {
-        constexpr int kB = decltype(b)::value;
-        acc[kR][kB] = fma(odd[kB], x_odd, fma(even[kB], x_even, acc[kR][kB]));
+      unroll<kRows>([&](auto r) __attribute__((always_inline)) {
+        constexpr int kR = decltype(r)::value;
+        acc[kR][kB] = fma(even, F32::splat(x[kR * x_stride + k]), acc[kR][kB]);
+        acc[kR][kB] = fma(odd, F32::splat(x[kR * x_stride + k + 1]), acc[kR][kB]);
       });
     });
   }

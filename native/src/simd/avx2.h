@@ -263,6 +263,8 @@ struct Dot {
       narrow_lo = lo;
       narrow_hi = hi;
     }
+    // GCC would sum the steps as a tree, and hold all their products (in memory) until then.
+    asm("" : "+x"(narrow_lo), "+x"(narrow_hi));
   }
   // After kSteps steps.
   template <int kSteps>
@@ -301,7 +303,7 @@ struct Dot<8> {
 };
 
 constexpr int kTileRows = 4;
-constexpr int64_t kUnpackFromRows = 8;
+constexpr int64_t kUnpackFromRows = 16;
 constexpr int kFloatTileRows = 4;
 constexpr int kFloatAccumulators = 4;
 
