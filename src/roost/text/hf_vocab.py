@@ -99,7 +99,7 @@ def _spec(
         eos_ids=end_ids(
             pieces, kinds, [i for i in named if isinstance(i, int) and 0 <= i < len(pieces)]
         ),
-        add_bos=special["bos"] is not None and around[:1] == [special["bos"]],
+        add_bos=special["bos"] is not None and _adds_bos(config, around[:1] == [special["bos"]]),
         add_eos=special["eos"] is not None and around[-1:] == [special["eos"]],
         add_space_prefix=strips_space,
         chat_templates={name: str(source) for name, source in templates.items()},
@@ -120,7 +120,7 @@ def _model_pieces(data: Json, path: Path) -> Iterator[tuple[str, int]]:
 def _added(data: Json) -> Iterator[tuple[str, int, bool]]:
     added = data.get("added_tokens")
     for token in added if isinstance(added, list) else ():
-        yield token["content"], token["id"], bool(token["special"])
+        yield token["content"], token["id"], bool(token.get("special"))
 
 
 def _decoding(data: Json, path: Path) -> tuple[VocabKind, bool]:
@@ -156,13 +156,20 @@ def _special(name: str, config: Json, ids: Mapping[str, int]) -> int | None:
     return ids.get(content) if isinstance(content, str) else None
 
 
+def _adds_bos(config: Json, by_rule: bool) -> bool:
+    """The flag in tokenizer_config.json outdoes the rules in tokenizer.json, as in transformers."""
+    flag = config.get("add_bos_token")
+    return flag if isinstance(flag, bool) else by_rule
+
+
 def _templates(config: Json) -> Iterator[tuple[str, str]]:
     value = config.get("chat_template")
     if isinstance(value, str):
         yield "default", value
     elif isinstance(value, list):
         for entry in value:
-            yield str(entry["name"]), str(entry["template"])
+            if isinstance(entry, dict):
+                yield str(entry.get("name")), str(entry.get("template"))
 
 
 def _read(path: Path) -> Json:

@@ -78,6 +78,20 @@ def test_the_folder_says_what_ends_an_answer(tmp_path: Path, byte_level: Tokeniz
     assert tokenizer_from_folder(tmp_path).chat_templates == {"default": "{{ 2 }}"}
 
 
+def test_the_config_decides_about_bos(tmp_path: Path, byte_level: Tokenizer) -> None:
+    save(tmp_path, byte_level, bos_token="<s>", add_bos_token=False)
+    assert not tokenizer_from_folder(tmp_path).add_bos
+    byte_level.post_processor = processors.ByteLevel()
+    save(tmp_path, byte_level, bos_token="<s>", add_bos_token=True)
+    assert tokenizer_from_folder(tmp_path).encode("")[:1] == [0]
+
+
+def test_named_templates_are_read(tmp_path: Path, byte_level: Tokenizer) -> None:
+    named = [{"name": "default", "template": "a"}, {"name": "tool_use", "template": "b"}]
+    save(tmp_path, byte_level, chat_template=named)
+    assert tokenizer_from_folder(tmp_path).chat_templates == {"default": "a", "tool_use": "b"}
+
+
 def test_sentencepiece_folders_give_bytes(tmp_path: Path) -> None:
     pieces = ["<unk>", *[f"<0x{b:02X}>" for b in range(256)], "\u2581", "a", "\u2581a"]
     theirs = Tokenizer(
