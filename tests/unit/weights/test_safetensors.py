@@ -92,7 +92,7 @@ WHOLE = packed({"a": entry("F32", [2], 0, 8), "b": entry("F16", [2, 1], 8, 12)},
 )
 @settings(
     suppress_health_check=[HealthCheck.function_scoped_fixture],
-    deadline=1000,
+    deadline=None,
     max_examples=200,
 )
 def test_damage_is_refused_or_harmless(
