@@ -33,7 +33,7 @@ def with_settings(command: Callable[..., None], parts: tuple[str, ...]) -> Calla
     def wrapped(**options: object) -> None:
         own = {name: value for name, value in options.items() if name not in names}
         given = {
-            name: value
+            name: ",".join(value) if isinstance(value, list) else value
             for name, value in options.items()
             if name in names and value is not None and value != []
         }
