@@ -85,7 +85,7 @@ class Front:
     def submit(self, request: GenerateRequest) -> bool:
         """False for a rid that lives here."""
         try:
-            self.board.open(request.envelope, request.envelope.rid)
+            self.board.open(request.envelope)
         except DuplicateRequest:
             return False
         self.asked[request.envelope.rid] = request

@@ -19,8 +19,9 @@ class Origin(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Envelope(msgspec.Struct, frozen=True, array_like=True):
-    """The address of an answer. Every field is always there.
+    """The address of an answer. Every field that routing needs is always there.
 
+    group: the name of the call that asked for several answers; cancelling it cancels them all.
     `arrival_s` and `deadline_s` are monotonic seconds of this machine; no deadline is `inf`.
     """
 
@@ -30,6 +31,7 @@ class Envelope(msgspec.Struct, frozen=True, array_like=True):
     deadline_s: float
     priority: int
     trace: str
+    group: str = ""
 
     @property
     def is_health_check(self) -> bool:

@@ -49,9 +49,9 @@ class Switchboard:
         self._clock = clock
         self._routes: dict[RequestId, tuple[Answers, int]] = {}
 
-    def open(self, envelope: Envelope, group: str) -> Life:
+    def open(self, envelope: Envelope) -> Life:
         """Take a request in. Raises DuplicateRequest, which is counted as this one's ending."""
-        life = self._ledger.open(envelope, group)
+        life = self._ledger.open(envelope)
         self._meter.opened(envelope)
         return life
 

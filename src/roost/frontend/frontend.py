@@ -107,10 +107,11 @@ class Frontend:
             deadline_s = self._admit(ask, arrival_s)
             names = name_answers(ask, _draw_name)
         except RequestError as error:
-            envelope = self._envelope(RequestId(_draw_name()), ask, arrival_s, math.inf)
+            nobody = AnswerName(RequestId(_draw_name()), "", 0, 0)
+            envelope = self._envelope(nobody, ask, arrival_s, math.inf)
             self._board.refused(envelope, ending_of(error))
             raise
-        envelopes = [self._envelope(name.rid, ask, arrival_s, deadline_s) for name in names]
+        envelopes = [self._envelope(name, ask, arrival_s, deadline_s) for name in names]
         return await self._submit(ask, names, envelopes)
 
     def abort(self, rid: str) -> bool:
@@ -248,8 +249,18 @@ class Frontend:
             raise RequestError(f"timeout must be over 0 s, got {timeout_s:g}.", param="timeout")
         return arrival_s + timeout_s
 
-    def _envelope(self, rid: RequestId, ask: Ask, arrival_s: float, deadline_s: float) -> Envelope:
-        return Envelope(rid, self._origin, arrival_s, deadline_s, ask.priority, ask.trace)
+    def _envelope(
+        self, name: AnswerName, ask: Ask, arrival_s: float, deadline_s: float
+    ) -> Envelope:
+        return Envelope(
+            rid=name.rid,
+            origin=self._origin,
+            arrival_s=arrival_s,
+            deadline_s=deadline_s,
+            priority=ask.priority,
+            trace=ask.trace,
+            group=name.group,
+        )
 
     async def _submit(
         self, ask: Ask, names: tuple[AnswerName, ...], envelopes: list[Envelope]
@@ -257,9 +268,9 @@ class Frontend:
         """All or none: whatever goes wrong on the way, everything that was opened ends."""
         opened: list[RequestId] = []
         try:
-            for name, envelope in zip(names, envelopes, strict=True):
-                self._open(envelope, name.group)
-                opened.append(name.rid)
+            for envelope in envelopes:
+                self._open(envelope)
+                opened.append(envelope.rid)
             intake = self._checked_intake()
             prepared = await self._off_loop(lambda: intake.prepare(ask, names))
             answers = self._answers(prepared, envelopes)
@@ -275,9 +286,9 @@ class Frontend:
             raise
         return answers
 
-    def _open(self, envelope: Envelope, group: str) -> None:
+    def _open(self, envelope: Envelope) -> None:
         try:
-            self._board.open(envelope, group)
+            self._board.open(envelope)
         except RequestError as error:
             self._board.refused(envelope, ending_of(error))
             raise
@@ -317,9 +328,9 @@ class Frontend:
         )
         ask = Ask((wish,), timeout_s=timeout_s)
         deadline_s = self._admit(ask, arrival_s, is_probe=True)
-        rid = RequestId(f"{HEALTH_PREFIX}_{_draw_name()}")
-        envelope = self._envelope(rid, ask, arrival_s, deadline_s)
-        answers = await self._submit(ask, (AnswerName(rid, "", 0, 0),), [envelope])
+        name = AnswerName(RequestId(f"{HEALTH_PREFIX}_{_draw_name()}"), "", 0, 0)
+        envelope = self._envelope(name, ask, arrival_s, deadline_s)
+        answers = await self._submit(ask, (name,), [envelope])
         try:
             async for _ in answers:
                 pass

@@ -96,12 +96,9 @@ class Ledger:
     _records: "OrderedDict[RequestId, _Record]" = field(default_factory=OrderedDict)
     _late: dict[LateCause, LateLine] = field(default_factory=dict)
 
-    def open(self, envelope: Envelope, group: str = "") -> Life:
-        """Take a request in. Raises DuplicateRequest, changing nothing, when its rid lives.
-
-        group: the name of the call it belongs to, under which `members` finds it.
-        """
-        rid = envelope.rid
+    def open(self, envelope: Envelope) -> Life:
+        """Take a request in. Raises DuplicateRequest, changing nothing, when its rid lives."""
+        rid, group = envelope.rid, envelope.group
         if rid in self._lives or rid in self._groups:
             raise DuplicateRequest(rid)
         if group and group != rid:

@@ -96,16 +96,24 @@ class Scheduler:
     def cancel(
         self, rid: RequestId, now_s: float, *, is_disconnect: bool, owner: Origin | None = None
     ) -> list[Addressed]:
-        """End a request by exactly this id, whatever it is doing. An unknown one is no harm, and
-        neither is one that another than `owner` asked for.
+        """End a request by exactly this id, whatever it is doing, or every one of the call that
+        is named so. An unknown one is no harm, and neither is one that another than `owner` asked
+        for.
         """
-        seq = self._live.get(rid)
-        if seq is None or (owner is not None and seq.envelope.origin != owner):
-            return []
         outcome = Outcome.CLIENT_DISCONNECTED if is_disconnect else Outcome.CLIENT_CANCELLED
-        said = endings.cut_short(seq, outcome, now_s)
-        self._release(seq)
-        return [said]
+        said: list[Addressed] = []
+        for seq in self._named(rid):
+            if owner is None or seq.envelope.origin == owner:
+                said.append(endings.cut_short(seq, outcome, now_s))
+                self._release(seq)
+        return said
+
+    def _named(self, name: str) -> list[Sequence]:
+        seq = self._live.get(RequestId(name))
+        if seq is not None:
+            return [seq]
+        # No group is the empty name, and that names nothing.
+        return [seq for seq in self._live.values() if name and seq.envelope.group == name]
 
     def end_all(
         self, outcome: Outcome, now_s: float, *, origin: Origin | None = None

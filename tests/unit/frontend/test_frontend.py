@@ -355,11 +355,21 @@ async def test_abort_works_from_another_front_and_by_the_name_of_a_call() -> Non
         many = await it.submit(front, Ask.one(HELLO, params(50, n=2), rid="many"))
         alike = await it.submit(front, Ask.one(HELLO, params(8), rid="many_"))
         assert not other.abort("one")
-        assert front.abort("many")
+        assert not other.abort("many")
         assert ending(await it.pieces(one)) is Outcome.CLIENT_CANCELLED
         pieces = await it.pieces(many)
         assert [ending(pieces, i) for i in (0, 1)] == [Outcome.CLIENT_CANCELLED] * 2
         assert ending(await it.pieces(alike)) is Outcome.LENGTH
+
+
+@runs
+async def test_abort_by_the_name_of_a_call_is_known_where_it_came_in() -> None:
+    async with house() as it, it.front() as front:
+        many = await it.submit(front, Ask.one(HELLO, params(50, n=2), rid="many"))
+        assert not front.abort("man")
+        assert front.abort("many")
+        pieces = await it.pieces(many)
+        assert [ending(pieces, i) for i in (0, 1)] == [Outcome.CLIENT_CANCELLED] * 2
 
 
 @runs

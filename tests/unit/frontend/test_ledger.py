@@ -29,8 +29,8 @@ WAY: dict[State, tuple[type, ...]] = {
 }
 
 
-def envelope(rid: str = "r", deadline_s: float = math.inf) -> Envelope:
-    return Envelope(RequestId(rid), Origin(0, 1), 0.0, deadline_s, 0, "")
+def envelope(rid: str = "r", deadline_s: float = math.inf, group: str = "") -> Envelope:
+    return Envelope(RequestId(rid), Origin(0, 1), 0.0, deadline_s, 0, "", group)
 
 
 def opened(ledger: Ledger, rid: str = "r", state: State = State.SENT) -> Life:
@@ -175,7 +175,7 @@ def test_what_was_never_sent_has_no_receipt() -> None:
 def test_a_group_is_its_members_and_nothing_that_looks_like_them() -> None:
     ledger = Ledger()
     for rid in ("g_0", "g_1"):
-        ledger.open(envelope(rid), group="g")
+        ledger.open(envelope(rid, group="g"))
     ledger.open(envelope("g_2"))
     ledger.open(envelope("gg"))
     assert set(ledger.members("g")) == {"g_0", "g_1"}
@@ -189,7 +189,7 @@ def test_a_group_is_its_members_and_nothing_that_looks_like_them() -> None:
     assert ledger.members("g") == ()
     ledger.open(envelope("g"))
     with pytest.raises(DuplicateRequest, match=r"g$"):
-        ledger.open(envelope("g_0"), group="g")
+        ledger.open(envelope("g_0", group="g"))
     ledger.check()
 
 
