@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from rich.console import Console
+from rich.text import Text
 
 from roost.core.clock import SystemClock
 from roost.core.config import ServeConfig
@@ -66,7 +67,8 @@ class Conversation:
         return [*self._system, *self._said]
 
     def greet(self) -> None:
-        self._console.print(f"[bold]{self._talker.name()}[/bold]\n[dim]{_HELP}[/dim]")
+        self._console.print(Text(self._talker.name(), style="bold"))
+        self._console.print(Text(_HELP, style="dim"))
 
     def hear(self, line: str) -> bool:
         """Answer a line, or obey it. False: the user leaves."""
@@ -94,7 +96,7 @@ class Conversation:
         except KeyboardInterrupt:
             self._console.print(" [dim](stopped)[/dim]", end="")
         except RoostError as error:
-            self._console.print(f"[red]{error.message}[/red]", end="")
+            self._console.print(Text(f" {error.message}", style="red"), end="")
         finally:
             answer.close()
         seconds = self._clock.now_s() - begun_s

@@ -1,6 +1,7 @@
 """`roost serve`: the supervisor, and what people are told of it."""
 
 from rich.console import Console
+from rich.text import Text
 
 import roost
 from roost.core.clock import SystemClock
@@ -30,7 +31,7 @@ class ConsoleAnnouncer:
         self._bar.close()
         self._console.print(f"[bold]roost {roost.__version__}[/bold]  {url}")
         if facts:
-            self._console.print(f"[dim]{facts}[/dim]")
+            self._console.print(Text(facts, style="dim"))
 
     def draining(self, timeout_s: float) -> None:
         self._bar.close()
