@@ -47,10 +47,13 @@ class Answers:
             self._bell.set()
 
     async def accepted(self) -> None:
-        """Wait until every request is accepted. Raises RequestError as soon as one is refused."""
+        """Wait until every request is accepted. Raises RequestError as soon as one is refused.
+
+        What was accepted and has ended badly since is no refusal: its last piece says so.
+        """
         while True:
             for stream in self._streams:
-                if stream.ended is None:
+                if stream.ended is None or stream.is_accepted:
                     continue
                 refusal = refusal_of(stream.ended, stream.head.rid)
                 if refusal is not None:

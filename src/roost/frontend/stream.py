@@ -25,6 +25,7 @@ class AnswerStream:
         self._first_token_s: float | None = None
         self._last_token_s: float | None = None
         self._is_new = False
+        self.is_accepted = False
         self.is_decided = False
         self.ended: Ended | None = None
 
@@ -33,7 +34,7 @@ class AnswerStream:
         assert self.ended is None, "an event after the ending"
         match event:
             case Accepted():
-                self.is_decided = True
+                self.is_accepted = self.is_decided = True
             case Started(num_cached_tokens=num):
                 self._num_cached_tokens = num
             case Delta():
