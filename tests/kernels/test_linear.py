@@ -77,7 +77,8 @@ def blocks(
     """Bytes of a file for the matrix: random codes under scales of a trained matrix's size."""
     if kind not in K_TYPES:
         values = rng.normal(0, 0.05, (rows, cols)).astype(np.float32)
-        return quants.quantize(values, kind).view(np.uint8)
+        quantised: npt.NDArray[np.uint8] = quants.quantize(values, kind).view(np.uint8)
+        return quantised
     block_cols, block_nbytes = gguf.GGML_QUANT_SIZES[kind]
     raw = rng.integers(0, 256, (rows, cols // block_cols, block_nbytes), np.uint8)
     scales = rng.uniform(1e-4, 1e-3, raw.shape[:2]).astype(np.float16)[..., None].view(np.uint8)
@@ -86,7 +87,8 @@ def blocks(
     else:
         raw[..., 0:2] = scales
         raw[..., 2:4] = scales
-    return raw.reshape(rows, -1)
+    joined: npt.NDArray[np.uint8] = raw.reshape(rows, -1)
+    return joined
 
 
 def make(kind: gguf.GGMLQuantizationType, rows: int, cols: int, seed: int = 0) -> Matrix:
@@ -110,7 +112,7 @@ def seen_by_kernels(matrix: Matrix, x: F32) -> F64:
     if matrix.format <= WeightFormat.BF16:
         return x.astype(np.float64)
     q, scale, *_ = _native.quantize_rows("portable", x)
-    return q * np.repeat(scale.astype(np.float64), 32, axis=1)
+    return q.astype(np.float64) * np.repeat(scale.astype(np.float64), 32, axis=1)
 
 
 def group_magnitudes(weights: F32) -> F64:
@@ -341,7 +343,7 @@ def test_bad_arguments_are_refused() -> None:
     with pytest.raises(ValueError, match="contiguous"):
         matrix.linear("portable", activations(2, 128)[:, ::2])
     with pytest.raises(ValueError, match="dtype"):
-        matrix.linear("portable", x.astype(np.float64))  # type: ignore[arg-type]
+        matrix.linear("portable", x.astype(np.float64))
     with pytest.raises(ValueError, match="a row of x"):
         matrix.linear("portable", x[:, :32].copy())
     with pytest.raises(ValueError, match="bias"):
