@@ -194,7 +194,7 @@ class TinyModel:
         scores[:, hidden] = -np.inf
         p = np.exp(scores - scores.max(axis=2, keepdims=True))
         p /= p.sum(axis=2, keepdims=True)
-        return np.einsum("hij,jhd->ihd", p, v).reshape(len(q), -1)
+        return np.asarray(np.einsum("hij,jhd->ihd", p, v).reshape(len(q), -1))
 
 
 def _norm(x: F64, w: F64, eps: float) -> F64:
@@ -254,7 +254,10 @@ def score_rows(rows: range, vocab: int) -> list[HeadRow]:
 def score(
     program: CpuProgram, tokens: list[int], chunks: list[int], pages: list[int] | None = None
 ) -> npt.NDArray[np.float32]:
-    """Logprobs at every position, the sequence computed in chunks of these lengths, then the rest."""
+    """Logprobs at every position, the sequence computed in chunks of these lengths, then the rest.
+
+    `chunks` is used up.
+    """
     table = pages or list(range((len(tokens) + 15) // 16))
     out = []
     start = 0
