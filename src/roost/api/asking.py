@@ -1,21 +1,22 @@
 """Asking the frontend on behalf of a client that may leave: for whole answers, or for a stream."""
 
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from starlette.types import Receive
+from starlette.requests import Request
 
 from roost.api.gather import Answer, gather, is_answer
 from roost.api.sse import until_gone
 from roost.core.events import Ended
 from roost.frontend import Answers, Ask, Frontend, Piece
+from roost.observe import trace_of
 
 
-async def ask_whole(frontend: Frontend, ask: Ask, receive: Receive) -> list[Answer]:
+async def ask_whole(frontend: Frontend, ask: Ask, request: Request) -> list[Answer]:
     """Every answer of an ask, ended. Raises RequestError or ClientGone."""
-    answers = await until_gone(frontend.submit(ask), receive)
+    answers = await until_gone(frontend.submit(_traced(ask, request)), request.receive)
     try:
-        return await until_gone(gather(answers), receive)
+        return await until_gone(gather(answers), request.receive)
     finally:
         await answers.aclose()
 
@@ -41,11 +42,11 @@ class Stream:
             yield piece
 
 
-async def ask_stream(frontend: Frontend, ask: Ask, receive: Receive) -> Stream:
+async def ask_stream(frontend: Frontend, ask: Ask, request: Request) -> Stream:
     """Submit, and wait for the first piece. Raises RequestError or ClientGone."""
-    answers = await until_gone(frontend.submit(ask), receive)
+    answers = await until_gone(frontend.submit(_traced(ask, request)), request.receive)
     try:
-        first = await until_gone(anext(answers), receive)
+        first = await until_gone(anext(answers), request.receive)
     except BaseException:
         await answers.aclose()
         raise
@@ -53,3 +54,8 @@ async def ask_stream(frontend: Frontend, ask: Ask, receive: Receive) -> Stream:
     if stream.refusal is not None:
         await answers.aclose()
     return stream
+
+
+def _traced(ask: Ask, request: Request) -> Ask:
+    """The ask with the caller's trace context, if it brings one."""
+    return replace(ask, trace=trace_of(request.headers.get("traceparent")))

@@ -10,6 +10,7 @@ from roost.api.service import Service
 
 # A load balancer's probe seldom waits longer; a step takes milliseconds.
 _GENERATE_TIMEOUT_S: Final = 20.0
+_PROBES: Final = ["GET", "HEAD"]
 
 
 class Health(msgspec.Struct, frozen=True):
@@ -21,21 +22,21 @@ def router(service: Service) -> APIRouter:
     routes = APIRouter()
     frontend = service.frontend
 
-    @routes.get("/health", response_model=None)
-    @routes.get("/ping", response_model=None)
+    @routes.api_route("/health", methods=_PROBES, response_model=None)
+    @routes.api_route("/ping", methods=_PROBES, response_model=None)
     async def health() -> Response:
         return _answer(frontend.is_alive(), "ok", "the engine does not answer")
 
-    @routes.get("/ready", response_model=None)
+    @routes.api_route("/ready", methods=_PROBES, response_model=None)
     async def ready() -> Response:
         return _answer(frontend.is_ready(), "ready", "not taking requests")
 
-    @routes.get("/health_generate", response_model=None)
+    @routes.api_route("/health_generate", methods=_PROBES, response_model=None)
     async def health_generate() -> Response:
         generates = await frontend.check_generates(_GENERATE_TIMEOUT_S)
         return _answer(generates, "ok", "no token came")
 
-    @routes.get("/metrics", response_model=None)
+    @routes.api_route("/metrics", methods=_PROBES, response_model=None)
     async def metrics() -> Response:
         return Response(frontend.metrics(), media_type="text/plain; version=0.0.4; charset=utf-8")
 

@@ -28,9 +28,9 @@ def router(service: Service) -> APIRouter:
         shape = NativeShape(call, frontend.token_bytes, frontend.facts.weight_version)
         headers = {"x-request-id": call.rid}
         if not call.is_stream:
-            whole = await ask_whole(frontend, call.ask, request.receive)
+            whole = await ask_whole(frontend, call.ask, request)
             return _whole(shape, whole, service.clock.now_s(), headers)
-        stream = await ask_stream(frontend, call.ask, request.receive)
+        stream = await ask_stream(frontend, call.ask, request)
         if stream.refusal is not None:
             return problem_of_ending(stream.refusal, Dialect.NATIVE).response(Dialect.NATIVE)
         return EventStream(_frames(service, shape, stream), stream.answers, headers)

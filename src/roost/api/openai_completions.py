@@ -129,13 +129,13 @@ def router(service: Service) -> APIRouter:
         shape = CompletionShape(call, model, int(service.clock.unix_s()), frontend)
         headers = {"x-request-id": call.rid}
         if not call.is_stream:
-            whole = await ask_whole(frontend, call.ask, request.receive)
+            whole = await ask_whole(frontend, call.ask, request)
             problem = first_problem(whole, Dialect.OPENAI)
             if problem is not None:
                 return problem.response(Dialect.OPENAI)
             body = msgspec.json.encode(shape.whole(whole))
             return Response(body, headers=headers, media_type="application/json")
-        stream = await ask_stream(frontend, call.ask, request.receive)
+        stream = await ask_stream(frontend, call.ask, request)
         if stream.refusal is not None:
             return problem_of_ending(stream.refusal, Dialect.OPENAI).response(Dialect.OPENAI)
         return EventStream(_frames(shape, stream), stream.answers, headers)

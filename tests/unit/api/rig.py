@@ -71,6 +71,7 @@ class Parrot:
     reply: bytes = b"Hello"
     gate: threading.Event = field(default_factory=threading.Event)
     is_asked: threading.Event = field(default_factory=threading.Event)
+    is_closed: threading.Event = field(default_factory=threading.Event)
     closes_after: int = 1_000_000
     fails: bool = False
     faults: bool = False
@@ -79,6 +80,7 @@ class Parrot:
         self.is_asked.set()
         if self.closes_after == 0:
             self.gate.clear()
+            self.is_closed.set()
         self.closes_after -= 1
         self.gate.wait(30)
         if self.fails:

@@ -57,6 +57,7 @@ def test_a_fault_after_the_first_byte_is_one_error_frame_and_the_end(rig: Rig, p
         client = Client(rig, path, {**BODIES[path], "stream": True})
         task = asyncio.create_task(client.run())
         await client.heard.wait()
+        assert await asyncio.to_thread(rig.parrot.is_closed.wait, 10)
         rig.frontend.end_all(Outcome.ENGINE_FAULT, "because")
         await task
         rig.parrot.gate.set()
@@ -100,6 +101,7 @@ def test_a_client_that_leaves_in_the_middle_of_n_streams_frees_them_all(rig: Rig
         client = Client(rig, "/v1/chat/completions", body)
         task = asyncio.create_task(client.run())
         await client.heard.wait()
+        assert await asyncio.to_thread(rig.parrot.is_closed.wait, 10)
         client.leaves.set()
         await task
 
