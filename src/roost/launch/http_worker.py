@@ -46,8 +46,11 @@ def run_http_worker(job: Job, orders: "Lines[Job | Order]") -> int:
 
     async def serve() -> None:
         frontend = Frontend(channel, origin, tools, clock, settings)
-        await frontend.open(_OPEN_TIMEOUT_S)
-        await HttpWorker(job, frontend, orders).serve()
+        try:
+            await frontend.open(_OPEN_TIMEOUT_S)
+            await HttpWorker(job, frontend, orders).serve()
+        finally:
+            await frontend.close()
 
     with asyncio.Runner(loop_factory=_new_loop) as runner:
         runner.run(serve())
@@ -103,7 +106,6 @@ class HttpWorker:
             await self._server.serve(sockets=[listener])
         finally:
             loop.remove_reader(self._orders.fd)
-            await self._frontend.close()
 
     def _listening(self) -> None:
         say(self._job.news_fd, Ready())

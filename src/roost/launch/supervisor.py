@@ -31,9 +31,8 @@ from roost.launch.readiness import (
     Ready,
 )
 from roost.observe import configure_logging
-from roost.wire import SUPERVISOR, engine_address
+from roost.wire import SUPERVISOR, WorkerSide, engine_address
 from roost.wire.messages import Goodbye
-from roost.wire.zmq_channel import ZmqWorkerSide
 
 _log = logging.getLogger(__name__)
 
@@ -69,7 +68,6 @@ def supervise(
 
     Raises ConfigError when the address cannot be listened on; nothing was started then.
     """
-    configure_logging(config.log.log_level, config.log.log_format)
     listener = listen(config.server.host, config.server.port)
     directory = _private_directory()
     try:
@@ -132,7 +130,7 @@ class Supervisor:
         self._selector = selectors.DefaultSelector()
         self._engine: Child | None = None
         self._workers: dict[int, Child] = {}
-        self._voice = ZmqWorkerSide(engine_address(directory), SUPERVISOR)
+        self._voice: WorkerSide | None = None
         self._restarts_s: list[float] = []
         self._facts = ""
         self._was_ready = False
@@ -146,16 +144,25 @@ class Supervisor:
             self._engine = self._start("engine", 0, 1)
             for worker in range(self._config.server.http_workers):
                 self._workers[worker] = self._start("http", worker, 1)
+            # While they load.
+            configure_logging(self._config.log.log_level, self._config.log.log_format)
+            self._voice = self._connected()
             while self._children():
                 self._turn(signals_fd)
         finally:
             for child in self._children():
                 child.kill()
                 child.reap()
-            self._voice.close()
+            if self._voice is not None:
+                self._voice.close()
             self._selector.close()
         assert self._exit_code is not None, "everything ended, and nobody knows why"
         return self._exit_code
+
+    def _connected(self) -> WorkerSide:
+        from roost.wire.zmq_channel import ZmqWorkerSide
+
+        return ZmqWorkerSide(engine_address(self._directory), SUPERVISOR)
 
     def _turn(self, signals_fd: int) -> None:
         """Wait for something to happen, and do what follows from it."""
@@ -238,6 +245,7 @@ class Supervisor:
         """Give a dead worker its next life, on the same socket."""
         now_s = self._clock.now_s()
         job = child.job
+        assert self._voice is not None, "children end in `_turn` only"
         self._voice.send(Goodbye(Origin(job.worker, job.epoch)))
         self._restarts_s = [s for s in self._restarts_s if s > now_s - _RESTARTS_WITHIN_S]
         self._restarts_s.append(now_s)

@@ -3,14 +3,15 @@
 import logging
 import sys
 from collections.abc import MutableMapping
-from typing import Literal, TextIO
-
-import structlog
+from typing import TYPE_CHECKING, Literal, TextIO
 
 from roost.core.events import Ended
 from roost.core.outcome import OUTCOMES
 from roost.core.request import Envelope
 from roost.observe.trace import trace_id_of
+
+if TYPE_CHECKING:
+    from structlog.typing import Processor
 
 LogFormat = Literal["console", "json"]
 
@@ -23,14 +24,17 @@ def configure_logging(level: str, log_format: LogFormat, stream: TextIO | None =
 
     level: debug, info, warning or error. To be called once, by the process's entry.
     """
-    shared: list[structlog.types.Processor] = [
+    # Late: it takes a quarter of a second, and a library's user may never set up logging.
+    import structlog
+
+    shared: list[Processor] = [
         structlog.contextvars.merge_contextvars,
         structlog.stdlib.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
         structlog.stdlib.ExtraAdder(),
     ]
     out = sys.stderr if stream is None else stream
-    renderer: structlog.types.Processor
+    renderer: Processor
     if log_format == "json":
         shared.append(structlog.processors.format_exc_info)
         renderer = structlog.processors.JSONRenderer()

@@ -28,7 +28,7 @@ class ZmqEngineSide:
         self._socket = self._context.socket(zmq.ROUTER)
         # A peer that is gone makes send fail, where ROUTER by itself would drop in silence.
         self._socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
-        _without_limits(self._socket)
+        _prepare(self._socket)
         try:
             self._socket.bind(address)
         except zmq.ZMQError as exc:
@@ -85,7 +85,7 @@ class ZmqEngineSide:
         return True
 
     def close(self) -> None:
-        self._socket.close(_LINGER_MS)
+        self._socket.close()
         self._context.term()
 
 
@@ -99,7 +99,7 @@ class ZmqWorkerSide:
         # Unix sockets connect at once or not at all: look again soon while the engine starts.
         self._socket.setsockopt(zmq.RECONNECT_IVL, 20)
         self._socket.setsockopt(zmq.RECONNECT_IVL_MAX, 200)
-        _without_limits(self._socket)
+        _prepare(self._socket)
         self._socket.connect(address)
         self._decoder = msgspec.msgpack.Decoder(ToWorker)
         self._encoder = msgspec.msgpack.Encoder()
@@ -131,13 +131,14 @@ class ZmqWorkerSide:
         return descriptor
 
     def close(self) -> None:
-        self._socket.close(_LINGER_MS)
+        self._socket.close()
         self._context.term()
 
 
-def _without_limits(socket: "zmq.Socket[bytes]") -> None:
+def _prepare(socket: "zmq.Socket[bytes]") -> None:
     socket.setsockopt(zmq.SNDHWM, 0)
     socket.setsockopt(zmq.RCVHWM, 0)
+    socket.setsockopt(zmq.LINGER, _LINGER_MS)
 
 
 def _count_malformed(num_before: int, why: str) -> int:
