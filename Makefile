@@ -29,10 +29,10 @@ format: $(STAMPS)/dev
 	$(BIN)/clang-format -i $(shell find native -name '*.cpp' -o -name '*.h')
 
 bench: $(STAMPS)/dev  ## roost beside llama.cpp, in one run, as ratios
-	$(BIN)/python bench/serve.py $(ARGS)
+	$(BIN)/python -m bench.serve $(ARGS)
 
 parity: $(STAMPS)/dev  ## Recompute the golden files (installs torch and transformers beside, not into, roost)
-	$(BIN)/python bench/parity/run.py $(ARGS)
+	$(BIN)/python -m bench.parity.run $(ARGS)
 
 docs: $(STAMPS)/dev  ## Rewrite the generated parts of docs/
 	$(BIN)/python tools/generate_docs.py

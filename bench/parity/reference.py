@@ -125,14 +125,27 @@ def distance(errors: list[Floats]) -> Distance:
     )
 
 
-def perplexity(logprobs: Logprobs, ids: list[int]) -> float:
-    """exp of the mean negative logprob, in windows of `_WINDOW` tokens (see the top)."""
-    total, count = 0.0, 0
+def window_losses(logprobs: Logprobs, ids: list[int]) -> list[float]:
+    """The mean negative logprob of each window of `_WINDOW` tokens (see the top)."""
+    losses: list[float] = []
     for start in range(0, len(ids) - _WINDOW + 1, _WINDOW):
         window = ids[start : start + _WINDOW]
-        total -= float(next_logprobs(logprobs(window), window).astype(np.float64).sum())
-        count += _WINDOW - 1
-    return math.exp(total / count)
+        found = next_logprobs(logprobs(window), window)
+        losses.append(round(-float(found.astype(np.float64).mean()), 6))
+    return losses
+
+
+def perplexities(ours: Logprobs, theirs: Logprobs, ids: list[int]) -> dict[str, object]:
+    """The figures of both on `ids`."""
+    reference, llama_cpp_losses = window_losses(ours, ids), window_losses(theirs, ids)
+    return {
+        "window_tokens": _WINDOW,
+        "windows": len(reference),
+        "reference": round(math.exp(float(np.mean(reference))), 6),
+        "llama_cpp": round(math.exp(float(np.mean(llama_cpp_losses))), 6),
+        "reference_losses": reference,
+        "llama_cpp_losses": llama_cpp_losses,
+    }
 
 
 def gemma_prompts(path: Path, prose: str) -> dict[str, list[int]]:
@@ -174,11 +187,7 @@ def measure(path: Path, prompts: dict[str, list[int]], text: list[int], out: Pat
             "llama_cpp_by_prompt": {name: _mean(error) for name, error in errors.items()},
         }
         if text:
-            figures["perplexity"] = {
-                "tokens": len(text) // _WINDOW * _WINDOW,
-                "reference": round(perplexity(ours, text), 6),
-                "llama_cpp": round(perplexity(theirs, text), 6),
-            }
+            figures["perplexity"] = perplexities(ours, theirs, text)
     with out.open("wb") as file:
         np.savez_compressed(file, allow_pickle=False, **dict(sorted(arrays.items())))
     print(f"{out}: {out.stat().st_size} bytes")
@@ -208,10 +217,12 @@ def main() -> None:
         "cpu": torch.backends.cpu.get_cpu_capability(),
         "smollm2": measure(options.smollm2, prompts, text, folder / "smollm2.npz"),
     }
+    out = options.golden / "parity.json"
     if options.gemma3 is not None:
         chosen = gemma_prompts(options.gemma3, prose)
         figures["gemma3"] = measure(options.gemma3, chosen, [], folder / "gemma3.npz")
-    out = options.golden / "parity.json"
+    elif out.exists():
+        figures["gemma3"] = json.loads(out.read_text())["gemma3"]
     out.write_text(json.dumps(figures, indent=1) + "\n")
     print(out.read_text())
 
