@@ -1,5 +1,6 @@
 """What does not fit together is refused before any weight is read, by the name of what is wrong."""
 
+import contextlib
 import json
 import time
 from pathlib import Path
@@ -7,6 +8,8 @@ from pathlib import Path
 import gguf
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from tests.golden.tiny_models import VARIANTS, config_of, write_model
 from tests.models.gguf_twin import write_twin
 
@@ -124,3 +127,49 @@ def test_more_tokens_than_embeddings_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "m.gguf"
     write_twin(path, LLAMA, extra_tokens=[f"t{i}" for i in range(265)])
     assert "265 tokens in the vocabulary, 264 embeddings" in refuse(path)
+
+
+@pytest.fixture(scope="module")
+def twin(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("twin") / "m.gguf"
+    write_twin(path, next(variant for variant in VARIANTS if variant.name == "llama_rope_yarn"))
+    return path
+
+
+# Where the metadata stand: magic, counts, then pairs up to the first tensor's name.
+METADATA_BYTES = range(24, 900)
+
+
+@given(
+    flips=st.lists(
+        st.tuples(st.sampled_from(METADATA_BYTES), st.integers(0, 255)), min_size=1, max_size=4
+    )
+)
+@settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=200
+)
+def test_damaged_hyperparameters_are_refused_or_harmless(
+    twin: Path, tmp_path: Path, flips: list[tuple[int, int]]
+) -> None:
+    content = bytearray(twin.read_bytes())
+    for place, value in flips:
+        content[place] = value
+    path = tmp_path / "m.gguf"
+    path.write_bytes(content)
+    with contextlib.suppress(ModelError):
+        files = open_model(path)
+        plan_weights(files, outline_model(files))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"rope_theta": 1.0}, "RoPE with the base 1.0"),
+        ({"rope_scaling": {"type": "linear", "factor": 1e-40}}, "RoPE frequencies of"),
+        ({"max_position_embeddings": 1 << 40}, "a context of 1099511627776 tokens"),
+    ],
+)
+def test_numbers_that_make_no_sense_are_refused(
+    tmp_path: Path, changes: dict[str, object], message: str
+) -> None:
+    assert message in refuse(changed(tmp_path / "m", **changes))

@@ -41,7 +41,13 @@ def program_of(model: LoadedModel, num_rows: int, isa: str) -> Iterator[CpuProgr
         pool.close()
 
 
-def logprobs(files: ModelFiles, ids: list[int], isa: str, picked: int = 64) -> Doubles:
+def logprobs(
+    files: ModelFiles,
+    ids: list[int],
+    isa: str,
+    picked: int = 64,
+    options: PackOptions = PackOptions(num_threads=2),  # noqa: B008 — frozen
+) -> Doubles:
     """f64 [len(ids), picked]: logprobs of the first `picked` ids after each token."""
     vocabulary = np.arange(picked, dtype=np.int32)
     num_pages = -(-len(ids) // PAGE_TOKENS)
@@ -56,7 +62,7 @@ def logprobs(files: ModelFiles, ids: list[int], isa: str, picked: int = 64) -> D
             for row in range(len(ids))
         ],
     )
-    with program_of(load_model(files, PackOptions(num_threads=2)), len(ids), isa) as program:
+    with program_of(load_model(files, options), len(ids), isa) as program:
         outputs = program.run(inputs)
     assert not outputs.faults.any()
     return np.array([outputs.picked(index) for index in range(len(ids))])
@@ -83,6 +89,19 @@ def test_both_containers_agree(tmp_path: Path, variant: Variant) -> None:
     isa = available_isas()[-1]
     error = np.abs(logprobs(files, prompt_ids(), isa) - judged(files, prompt_ids()))
     assert error.max() < 5e-5
+
+
+@pytest.mark.parametrize(("quantize", "limit"), [("int8", 0.1), ("int4", 0.8)])
+def test_quantised_on_load_stays_near(tmp_path: Path, quantize: str, limit: float) -> None:
+    variant = next(variant for variant in VARIANTS if variant.name == "llama_bf16")
+    write_model(tmp_path / "model", variant)
+    files = open_model(tmp_path / "model")
+    options = PackOptions(quantize="int8" if quantize == "int8" else "int4")
+    found = logprobs(files, prompt_ids(), available_isas()[-1], options=options)
+    error = np.abs(found - judged(files, prompt_ids())).mean()
+    # A linear layer of random weights loses about 1 % (8 bits) or 8 % (4 bits) of its spread, there
+    # are eight of them on the way, and logits spread by 2.4.
+    assert 1e-3 < error < limit
 
 
 def test_the_demo_model_agrees_but_for_its_activations(demo_model: Path) -> None:

@@ -85,6 +85,9 @@ _HF_NAMES: Mapping[str, str] = {
     "output": "lm_head",
 }
 
+# Beyond it lie damaged numbers, and positions that 32-bit floats cannot tell apart.
+_MAX_CONTEXT_TOKENS = 1 << 24
+
 # Derived from hyperparameters that are read anyway, or read beside the planner.
 _MEANINGLESS_SUFFIXES = ("rotary_emb.inv_freq", "rope_freqs.weight")
 
@@ -142,6 +145,8 @@ def _check(files: ModelFiles, traits: ModelTraits) -> None:
         raise UnsupportedModel(
             f"{files.path}: heads of {traits.head_dim} dimensions; multiples of 16 are supported",
         )
+    if traits.max_context_tokens > _MAX_CONTEXT_TOKENS:
+        raise ModelError(f"{files.path}: a context of {traits.max_context_tokens} tokens")
     tokens = files.metadata.get("tokenizer.ggml.tokens")
     if isinstance(tokens, list) and len(tokens) > traits.vocab_size:
         raise ModelError(

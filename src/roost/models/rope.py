@@ -16,6 +16,9 @@ from roost.weights import ModelFiles, float_values
 
 _FACTORS_TENSOR = "rope_freqs.weight"
 
+# Unscaled ones begin at 1; a scaling that makes them this much faster is a damaged number.
+_MAX_FREQUENCY = 1e3
+
 
 @dataclass(frozen=True, slots=True)
 class Unscaled:
@@ -90,7 +93,7 @@ def gguf_rope(files: ModelFiles, fields: Fields, head_dim: int, style: RopeStyle
     """The rotary embedding of a GGUF file. fields: those of its architecture."""
     rotary_dim = _rotary_dim(fields, fields.count("rope.dimension_count", head_dim), head_dim)
     base = fields.number("rope.freq_base", 10_000.0)
-    return rope_spec(style, rotary_dim, base, gguf_scaling(files, fields, rotary_dim))
+    return _checked(fields, style, rotary_dim, base, gguf_scaling(files, fields, rotary_dim))
 
 
 def hf_rope(files: ModelFiles, fields: Fields, head_dim: int) -> tuple[RopeSpec, int]:
@@ -113,7 +116,20 @@ def hf_rope(files: ModelFiles, fields: Fields, head_dim: int) -> tuple[RopeSpec,
         # max_position_embeddings may name the context before or after stretching.
         context = max(context, int(scaling.original_context_tokens * scaling.factor))
     rotary_dim = _rotary_dim(fields, int(head_dim * factor), head_dim)
-    return rope_spec("half", rotary_dim, base, scaling), context
+    return _checked(fields, "half", rotary_dim, base, scaling), context
+
+
+def _checked(
+    fields: Fields, style: RopeStyle, rotary_dim: int, base: float, scaling: Scaling
+) -> RopeSpec:
+    """`rope_spec` of numbers from a file. Raises ModelError when no angles come of them."""
+    if base <= 1:
+        raise fields.error(f"RoPE with the base {base}")
+    with np.errstate(over="ignore"):
+        spec = rope_spec(style, rotary_dim, base, scaling)
+    if not all(0 <= value < _MAX_FREQUENCY for value in spec.inverse_frequencies):
+        raise fields.error(f"RoPE frequencies of {spec.inverse_frequencies[:2]} … by {scaling}")
+    return spec
 
 
 def _rotary_dim(fields: Fields, rotary_dim: int, head_dim: int) -> int:

@@ -17,6 +17,9 @@ from roost.weights.safetensors import read_folder
 _SHARD: Final = re.compile(r"(?P<stem>.*)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf")
 _MAX_SHARDS: Final = 10_000
 
+# What else GGUF files carry.
+_OTHER_KINDS: Final = ("adapter", "imatrix", "mmproj")
+
 # Bytes of each tensor that its identity depends on, besides the header: checkpoints of one family
 # have equal headers and sizes, and images of containers have equal times.
 _SAMPLE_BYTES: Final = 256
@@ -85,6 +88,9 @@ def _open_gguf(path: Path) -> ModelFiles:
     architecture = first.metadata.get("general.architecture")
     if not isinstance(architecture, str):
         raise ModelError(f"{path}: general.architecture is missing")
+    kind = first.metadata.get("general.type")
+    if kind in _OTHER_KINDS:
+        raise UnsupportedModel(f"{path}: holds no model but {kind!r} (general.type)")
     shards = (first, *_other_shards(path, first))
     tensors: dict[str, RawTensor] = {}
     for shard in shards:

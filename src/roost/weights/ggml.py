@@ -126,7 +126,8 @@ def float_values(tensor: RawTensor) -> npt.NDArray[np.float32]:
     """The values of an F32, F16 or BF16 tensor as f32 [num_elements]; F32 is a view, not a copy."""
     match tensor.type:
         case GgmlType.F32:
-            return tensor.data.view("<f4")
+            # A file may place it anywhere; then it is a copy after all.
+            return np.require(tensor.data.view("<f4"), requirements="A")
         case GgmlType.F16:
             return tensor.data.view("<f2").astype(np.float32)
         case GgmlType.BF16:

@@ -116,3 +116,9 @@ def test_what_is_no_model_is_refused(tmp_path: Path) -> None:
     nameless = write(tmp_path / "nameless.gguf", Gguf())
     with pytest.raises(ModelError, match=r"general\.architecture is missing"):
         open_model(nameless)
+
+
+def test_what_else_gguf_files_carry_is_named(tmp_path: Path) -> None:
+    adapter = LLAMA | {"general.type": (STRING, "adapter")}
+    with pytest.raises(ModelError, match=r"holds no model but 'adapter'"):
+        open_model(write(tmp_path / "lora.gguf", Gguf(adapter)))
