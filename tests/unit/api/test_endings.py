@@ -94,12 +94,16 @@ def test_a_client_that_leaves_while_it_waits_frees_everything(
 
 def test_a_client_that_leaves_in_the_middle_of_n_streams_frees_them_all(rig: Rig) -> None:
     rig.parrot.reply = b"x" * 240
-    rig.parrot.closes_after = 60  # by then all four are accepted
+    rig.parrot.closes_after = 3
 
     async def scene() -> None:
         body: Json = {**BODIES["/v1/chat/completions"], "stream": True, "n": 4}
+        await rig.frontend.control("pause")
         client = Client(rig, "/v1/chat/completions", body)
         task = asyncio.create_task(client.run())
+        while rig.scheduler.load().num_waiting < 4:  # noqa: ASYNC110  it rings no bell
+            await asyncio.sleep(0)
+        await rig.frontend.control("resume")
         await client.heard.wait()
         assert await asyncio.to_thread(rig.parrot.is_closed.wait, 10)
         client.leaves.set()
