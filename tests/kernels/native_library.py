@@ -31,4 +31,4 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
     module = importlib.util.module_from_spec(spec)
     loader.exec_module(module)
     sys.modules["roost._native"] = module
-    roost._native = module  # type: ignore[attr-defined]
+    roost._native = module

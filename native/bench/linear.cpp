@@ -1,0 +1,208 @@
+// Passes over all linear layers of SmolLM2-135M, beside what the machine can do at most.
+//
+//   linear_bench [--isa NAME] [--type GGML_TYPE] [--threads MAX]
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "kernels.h"
+#include "pack.h"
+#include "program.h"
+#include "threads.h"
+
+namespace roost {
+namespace {
+
+double now_s() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+template <class Fn>
+double run_on(ThreadPool& pool, const Fn& fn) {
+  const double begin = now_s();
+  pool.run([](void* context, int thread) { (*static_cast<const Fn*>(context))(thread); }, const_cast<Fn*>(&fn));
+  return now_s() - begin;
+}
+
+// The best of so many runs: other programs only ever make it slower.
+template <class Fn>
+double best_s(int num_runs, const Fn& fn) {
+  double best = fn();
+  for (int i = 1; i < num_runs; ++i) best = std::min(best, fn());
+  return best;
+}
+
+struct Aligned {
+  explicit Aligned(size_t nbytes)
+      : data(static_cast<uint8_t*>(std::aligned_alloc(64, (nbytes + 63) / 64 * 64)), std::free) {}
+  std::unique_ptr<uint8_t, void (*)(void*)> data;
+};
+
+struct Layer {
+  int64_t rows;
+  int64_t cols;
+};
+constexpr int kNumBlocks = 30;
+constexpr Layer kLayers[] = {{960, 576}, {576, 576}, {3072, 576}, {576, 1536}};
+constexpr int64_t kMaxRows = 512;
+constexpr int64_t kMaxCols = 1536;
+constexpr int64_t kMaxOutputs = 3072;
+
+// Bytes whose every part is a sane number in every format: scales and floats are small and finite.
+std::vector<uint8_t> source_bytes(int64_t nbytes) {
+  std::mt19937 random(1);
+  std::vector<uint8_t> bytes(static_cast<size_t>(nbytes));
+  for (auto& byte : bytes) byte = static_cast<uint8_t>(random() & 0x3b);
+  return bytes;
+}
+
+struct Model {
+  std::vector<Aligned> memory;
+  std::vector<PackedMatrix> matrices;
+  int64_t nbytes = 0;
+  double macs = 0;
+};
+
+Model make_model(GgmlType type) {
+  const WeightFormat format = *format_of_ggml(static_cast<int32_t>(type));
+  Model model;
+  for (int block = 0; block < kNumBlocks; ++block) {
+    for (const Layer& layer : kLayers) {
+      if (layer.cols % source_block_cols(type) != 0) continue;
+      const int64_t nbytes = packed_nbytes(format, layer.rows, layer.cols);
+      Aligned& memory = model.memory.emplace_back(static_cast<size_t>(nbytes));
+      const auto source = source_bytes(layer.rows * source_row_nbytes(type, layer.cols));
+      const float scale = pack(type, source.data(), layer.rows, layer.cols, memory.data.get());
+      model.matrices.push_back({format, layer.rows, layer.cols, scale, memory.data.get()});
+      model.nbytes += nbytes;
+      model.macs += static_cast<double>(layer.rows * layer.cols);
+    }
+  }
+  return model;
+}
+
+struct Activations {
+  std::vector<float> x = std::vector<float>(kMaxRows * kMaxCols);
+  std::vector<QuantGroup> groups = std::vector<QuantGroup>(kMaxRows * kMaxCols / kGroup);
+  std::vector<float> y = std::vector<float>(kMaxRows * kMaxOutputs);
+};
+
+// One pass: every matrix, split over the threads, with a barrier after each.
+double pass_s(const LinearKernels& kernels, const Model& model, Activations& a, ThreadPool& pool, int64_t num_rows) {
+  return run_on(pool, [&](int thread) {
+    for (const PackedMatrix& w : model.matrices) {
+      const int64_t num_blocks = (w.rows + kBlockRows - 1) / kBlockRows;
+      const int64_t begin = num_blocks * thread / pool.num_threads();
+      const int64_t end = num_blocks * (thread + 1) / pool.num_threads();
+      if (is_quantised(w.format)) {
+        kernels.linear_quant(w, {a.groups.data(), w.cols}, num_rows, a.y.data(), kMaxOutputs, begin, end, {nullptr, false});
+      } else {
+        kernels.linear_float(w, a.x.data(), kMaxCols, num_rows, a.y.data(), kMaxOutputs, begin, end, {nullptr, false});
+      }
+      pool.barrier(thread);
+    }
+  });
+}
+
+double bandwidth_gb_s(ThreadPool& pool) {
+  constexpr int64_t kWords = int64_t{1} << 24;  // 128 MiB a thread
+  std::vector<std::vector<uint64_t>> parts(static_cast<size_t>(pool.num_threads()), std::vector<uint64_t>(kWords, 1));
+  std::vector<uint64_t> sums(parts.size() * 8);
+  const double seconds = best_s(8, [&] {
+    return run_on(pool, [&](int thread) {
+      uint64_t sum = 0;
+      for (const uint64_t word : parts[static_cast<size_t>(thread)]) sum += word;
+      sums[static_cast<size_t>(thread) * 8] = sum;
+    });
+  });
+  if (sums[0] != kWords) std::abort();
+  return static_cast<double>(parts.size()) * kWords * 8 / seconds / 1e9;
+}
+
+// Multiply-adds of bytes a second, if nothing but their instruction had to be done.
+double peak_gmac_s(ThreadPool& pool, const std::string& isa) {
+  constexpr int kTimes = 20000;
+#if defined(ROOST_X86)
+  const bool has_dot = isa == "avx512";
+  const double macs = has_dot ? 16 * 64.0 : 16 * 32.0;
+  if (isa == "portable") return 0;
+  const double seconds = best_s(200, [&] {
+    return run_on(pool, [&](int) {
+#define ROOST_EACH(op) op(0) op(1) op(2) op(3) op(4) op(5) op(6) op(7) op(8) op(9) op(10) op(11)
+#define ROOST_REGISTERS "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", "xmm10", "xmm11"
+      if (has_dot) {
+#define ROOST_DOT(i) "vpdpbusd %%zmm15, %%zmm14, %%zmm" #i "\n"
+        for (int i = 0; i < kTimes; ++i) asm volatile(ROOST_EACH(ROOST_DOT)::: ROOST_REGISTERS);
+      } else {
+#define ROOST_MADD(i) "vpmaddubsw %%ymm15, %%ymm14, %%ymm" #i "\n"
+        for (int i = 0; i < kTimes; ++i) asm volatile(ROOST_EACH(ROOST_MADD)::: ROOST_REGISTERS);
+      }
+      asm volatile("vzeroupper");
+    });
+  });
+  return pool.num_threads() * macs * 12 / 16 * kTimes / seconds / 1e9;
+#else
+  (void)pool;
+  (void)isa;
+  (void)kTimes;
+  return 0;
+#endif
+}
+
+void print_table(const std::string& isa, const LinearKernels& kernels, GgmlType type, int max_threads) {
+  const Model model = make_model(type);
+  Activations a;
+  std::mt19937 random(2);
+  std::normal_distribution<float> normal;
+  for (float& value : a.x) value = normal(random);
+  for (int64_t t = 0; t < kMaxRows; ++t) {
+    kernels.quantize_row(&a.x[static_cast<size_t>(t * kMaxCols)], kMaxCols, &a.groups[static_cast<size_t>(t * kMaxCols / kGroup)]);
+  }
+  std::printf("isa %s, GGML type %d: %.1f MB packed, %.1f M multiply-adds a row\n", isa.c_str(),
+              static_cast<int>(type), static_cast<double>(model.nbytes) / 1e6, model.macs / 1e6);
+  for (int threads = 1; threads <= max_threads; ++threads) {
+    ThreadPool pool(threads);
+    std::printf("%d thread(s): memory %.1f GB/s, byte multiply-adds at most %.0f G/s\n", threads, bandwidth_gb_s(pool),
+                peak_gmac_s(pool, isa));
+    for (const int64_t num_rows : {1, 2, 4, 8, 16, 64, 512}) {
+      const int num_runs = num_rows < 16 ? 40 : num_rows < 100 ? 10 : 4;
+      const double seconds = best_s(num_runs, [&] { return pass_s(kernels, model, a, pool, num_rows); });
+      std::printf("  rows %3d: %8.1f passes/s %9.1f rows/s %7.1f GB/s %8.1f GMAC/s\n", static_cast<int>(num_rows),
+                  1 / seconds, static_cast<double>(num_rows) / seconds, static_cast<double>(model.nbytes) / seconds / 1e9,
+                  model.macs * static_cast<double>(num_rows) / seconds / 1e9);
+    }
+  }
+}
+
+int main(int argc, char** argv) {
+  std::string isa(kIsaNames[0]);
+  for (size_t i = 0; i < kIsaNames.size(); ++i) {
+    if (is_supported(static_cast<Isa>(i))) isa = kIsaNames[i];
+  }
+  int type = static_cast<int>(GgmlType::kQ4_1);
+  int threads = 2;
+  for (int i = 1; i + 1 < argc; i += 2) {
+    const std::string name = argv[i];
+    if (name == "--isa") isa = argv[i + 1];
+    if (name == "--type") type = std::atoi(argv[i + 1]);
+    if (name == "--threads") threads = std::atoi(argv[i + 1]);
+  }
+  const auto* found = std::ranges::find(kIsaNames, isa);
+  if (found == kIsaNames.end() || !is_supported(static_cast<Isa>(found - kIsaNames.begin())) || !format_of_ggml(type)) {
+    std::fprintf(stderr, "this machine does not run isa %s, or GGML type %d is not one that is packed\n", isa.c_str(), type);
+    return 2;
+  }
+  print_table(isa, *kernels_of(static_cast<Isa>(found - kIsaNames.begin())).linear, static_cast<GgmlType>(type), threads);
+  return 0;
+}
+
+}  // namespace
+}  // namespace roost
+
+int main(int argc, char** argv) { return roost::main(argc, argv); }
