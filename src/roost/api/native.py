@@ -13,7 +13,7 @@ from roost.api.gather import Answer, is_answer, problem_of_ending
 from roost.api.native_answer import NativeShape
 from roost.api.native_body import parse_generate
 from roost.api.problems import Dialect
-from roost.api.service import Service
+from roost.api.service import Service, id_headers
 from roost.api.sse import DONE, EventStream, frame
 
 
@@ -26,7 +26,7 @@ def router(service: Service) -> APIRouter:
     async def generate(request: Request) -> Response:
         call = parse_generate(await read_body(request, service.config.server.max_request_bytes))
         shape = NativeShape(call, frontend.token_bytes, frontend.facts.weight_version)
-        headers = {"x-request-id": call.rid}
+        headers = id_headers(call.rid)
         if not call.is_stream:
             whole = await ask_whole(frontend, call.ask, request)
             return _whole(shape, whole, service.clock.now_s(), headers)

@@ -17,7 +17,7 @@ from roost.api.gather import Answer, first_problem, is_openai_answer, problem_of
 from roost.api.logprobs import ChatLogprobs, TokenBytes, chat_logprobs
 from roost.api.openai_usage import OpenAIUsage, finish_reason, openai_usage
 from roost.api.problems import Dialect
-from roost.api.service import Service
+from roost.api.service import Service, id_headers
 from roost.api.sse import DONE, EventStream, frame
 from roost.core.events import TokenLogprob
 from roost.frontend import Piece
@@ -134,7 +134,7 @@ def router(service: Service) -> APIRouter:
         call = parse_chat(await read_body(request, service.config.server.max_request_bytes))
         model = service.served_name(call.model)
         shape = ChatShape(call, model, int(service.clock.unix_s()), frontend.token_bytes)
-        headers = {"x-request-id": call.rid}
+        headers = id_headers(call.rid)
         if not call.is_stream:
             whole = await ask_whole(frontend, call.ask, request)
             problem = first_problem(whole, Dialect.OPENAI)

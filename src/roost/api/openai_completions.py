@@ -17,7 +17,7 @@ from roost.api.gather import Answer, first_problem, is_openai_answer, problem_of
 from roost.api.logprobs import LegacyLogprobs, LegacyShape, joined
 from roost.api.openai_usage import OpenAIUsage, finish_reason, openai_usage
 from roost.api.problems import Dialect
-from roost.api.service import Service
+from roost.api.service import Service, id_headers
 from roost.api.sse import DONE, EventStream, frame
 from roost.frontend import AnswerHead, Frontend, Piece
 
@@ -127,7 +127,7 @@ def router(service: Service) -> APIRouter:
         call = parse_completion(await read_body(request, service.config.server.max_request_bytes))
         model = service.served_name(call.model)
         shape = CompletionShape(call, model, int(service.clock.unix_s()), frontend)
-        headers = {"x-request-id": call.rid}
+        headers = id_headers(call.rid)
         if not call.is_stream:
             whole = await ask_whole(frontend, call.ask, request)
             problem = first_problem(whole, Dialect.OPENAI)

@@ -54,3 +54,8 @@ def name_of_model(model: str) -> str:
 def request_id(given: str | None, prefix: str = "") -> str:
     """The client's id of a call, which the frontend checks, or a new one."""
     return prefix + uuid4().hex if given is None else given
+
+
+def id_headers(rid: str) -> dict[str, str]:
+    """The header that names a call. Headers are ASCII; an id that is not stays in the body."""
+    return {"x-request-id": rid} if rid.isascii() else {}

@@ -155,6 +155,9 @@ def test_ignore_eos_goes_on_to_the_maximum(rig: Rig) -> None:
 def test_the_id_is_the_rid_and_is_in_the_headers(rig: Rig) -> None:
     response = rig.post(PATH, {**HI, "rid": "mine"})
     assert response.json()["id"] == response.headers["x-request-id"] == "mine"
+    foreign = rig.post(PATH, {**HI, "rid": "é👋"})
+    assert foreign.json()["id"] == "é👋"
+    assert "x-request-id" not in foreign.headers
     drawn = rig.post(PATH, HI)
     assert drawn.json()["id"].startswith("chatcmpl-")
 

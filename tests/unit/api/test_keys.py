@@ -13,6 +13,7 @@ def test_a_key_is_asked_of_all_but_the_health_routes() -> None:
     with open_rig(api_key="sesame,second") as rig:
         for path in ("/health", "/ready", "/ping", "/health_generate", "/metrics"):
             assert rig.get(path).status_code == 200
+            assert rig.run(rig.client.head(path)).status_code == 200
         for key in (None, "wrong", "", "sesam", "sesame2"):
             headers = {} if key is None else {"authorization": f"Bearer {key}"}
             response = rig.post("/v1/chat/completions", BODY, **headers)
