@@ -81,7 +81,7 @@ def _read_gguf(files: ModelFiles) -> Config:
     embedding = files.tensors.get("token_embd.weight")
     every = fields.count("attention.sliding_window_pattern", _GLOBAL_EVERY)
     return Config(
-        vocab_size=fields.count("vocab_size", embedding.shape[0] if embedding else None),
+        vocab_size=embedding.shape[0] if embedding else fields.count("vocab_size"),
         hidden=hidden,
         ffn_size=fields.count("feed_forward_length"),
         num_layers=num_layers,

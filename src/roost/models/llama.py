@@ -78,7 +78,7 @@ def _read_gguf(files: ModelFiles) -> Config:
         raise UnsupportedModel(f"{files.path}: keys and values of different sizes")
     embedding = files.tensors.get("token_embd.weight")
     return Config(
-        vocab_size=fields.count("vocab_size", embedding.shape[0] if embedding else None),
+        vocab_size=embedding.shape[0] if embedding else fields.count("vocab_size"),
         hidden=hidden,
         ffn_size=fields.count("feed_forward_length"),
         num_layers=fields.count("block_count"),

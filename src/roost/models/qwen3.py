@@ -65,7 +65,7 @@ def _read_gguf(files: ModelFiles) -> Config:
     head_dim = fields.count("attention.key_length", max(1, hidden // num_heads))
     embedding = files.tensors.get("token_embd.weight")
     return Config(
-        vocab_size=fields.count("vocab_size", embedding.shape[0] if embedding else None),
+        vocab_size=embedding.shape[0] if embedding else fields.count("vocab_size"),
         hidden=hidden,
         ffn_size=fields.count("feed_forward_length"),
         num_layers=fields.count("block_count"),
