@@ -4,7 +4,8 @@ import json
 import socket
 
 import httpx
-from tests.e2e.serving import Served
+import pytest
+from tests.e2e.serving import Served, until
 
 
 def test_health_routes_answer_at_once(server: Served) -> None:
@@ -78,3 +79,13 @@ def test_what_is_tokenised_can_be_read_back(server: Served) -> None:
     back = {"tokens": found["tokens"], "skip_special_tokens": False}
     read = httpx.post(server.url + "/detokenize", json=back, timeout=30).json()
     assert read == {"text": text}
+
+
+def test_a_client_that_gives_up_waiting_frees_the_server(server: Served) -> None:
+    name = 'roost_requests_total{outcome="client_disconnected"}'
+    before = server.metric(name)
+    body = {"prompt": "Once", "max_tokens": 4000, "ignore_eos": True}
+    with pytest.raises(httpx.ReadTimeout):
+        httpx.post(server.url + "/v1/completions", json=body, timeout=0.5)
+    until(lambda: server.metric(name) == before + 1)
+    until(lambda: httpx.get(server.url + "/v1/loads", timeout=30).json()[0]["num_reqs"] == 0)
