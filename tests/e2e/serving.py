@@ -133,7 +133,10 @@ class Streamed:
         self.error: Exception | None = None
         self.status = 0
         self._first = threading.Event()
-        self._thread = threading.Thread(target=self._read, args=(url, num_tokens, prompt))
+        self._is_leaving = threading.Event()
+        self._thread = threading.Thread(
+            target=self._read, args=(url, num_tokens, prompt), daemon=True
+        )
         self._thread.start()
 
     def _read(self, url: str, num_tokens: int, prompt: str) -> None:
@@ -149,6 +152,8 @@ class Streamed:
             with httpx.stream("POST", f"{url}/v1/completions", json=body, timeout=120) as answer:
                 self.status = answer.status_code
                 for line in answer.iter_lines():
+                    if self._is_leaving.is_set():
+                        break
                     if line.startswith("data: "):
                         self.frames.append(line.removeprefix("data: "))
                         self._first.set()
@@ -159,6 +164,11 @@ class Streamed:
     def has_begun(self) -> None:
         assert self._first.wait(PATIENCE_S)
         assert self.frames, f"no frame came: {self.status} {self.error}"
+
+    def leave(self) -> None:
+        """Close the connection in the middle of the answer."""
+        self._is_leaving.set()
+        self._thread.join(PATIENCE_S)
 
     def ended(self) -> list[str]:
         self._thread.join(PATIENCE_S)
