@@ -19,9 +19,7 @@
 namespace roost {
 namespace {
 
-double now_s() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
+double now_s() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
 template <class Fn>
 double run_on(ThreadPool& pool, const Fn& fn) {
@@ -101,7 +99,8 @@ double pass_s(const LinearKernels& kernels, const Model& model, Activations& a, 
       const int64_t begin = num_blocks * thread / pool.num_threads();
       const int64_t end = num_blocks * (thread + 1) / pool.num_threads();
       if (is_quantised(w.format)) {
-        kernels.linear_quant(w, {a.groups.data(), w.cols}, num_rows, a.y.data(), kMaxOutputs, begin, end, {nullptr, false});
+        kernels.linear_quant(w, {a.groups.data(), w.cols}, num_rows, a.y.data(), kMaxOutputs, begin, end,
+                             {nullptr, false});
       } else {
         kernels.linear_float(w, a.x.data(), kMaxCols, num_rows, a.y.data(), kMaxOutputs, begin, end, {nullptr, false});
       }
@@ -162,10 +161,11 @@ void print_table(const std::string& isa, const LinearKernels& kernels, GgmlType 
   std::normal_distribution<float> normal;
   for (float& value : a.x) value = normal(random);
   for (int64_t t = 0; t < kMaxRows; ++t) {
-    kernels.quantize_row(&a.x[static_cast<size_t>(t * kMaxCols)], kMaxCols, &a.groups[static_cast<size_t>(t * kMaxCols / kGroup)]);
+    kernels.quantize_row(&a.x[static_cast<size_t>(t * kMaxCols)], kMaxCols,
+                         &a.groups[static_cast<size_t>(t * kMaxCols / kGroup)]);
   }
-  std::printf("isa %s, GGML type %d: %.1f MB packed, %.1f M multiply-adds a row\n", isa.c_str(),
-              static_cast<int>(type), static_cast<double>(model.nbytes) / 1e6, model.macs / 1e6);
+  std::printf("isa %s, GGML type %d: %.1f MB packed, %.1f M multiply-adds a row\n", isa.c_str(), static_cast<int>(type),
+              static_cast<double>(model.nbytes) / 1e6, model.macs / 1e6);
   for (int threads = 1; threads <= max_threads; ++threads) {
     ThreadPool pool(threads);
     std::printf("%d thread(s): memory %.1f GB/s, byte multiply-adds at most %.0f G/s\n", threads, bandwidth_gb_s(pool),
@@ -174,7 +174,8 @@ void print_table(const std::string& isa, const LinearKernels& kernels, GgmlType 
       const int num_runs = num_rows < 16 ? 40 : num_rows < 100 ? 10 : 4;
       const double seconds = best_s(num_runs, [&] { return pass_s(kernels, model, a, pool, num_rows); });
       std::printf("  rows %3d: %8.1f passes/s %9.1f rows/s %7.1f GB/s %8.1f GMAC/s\n", static_cast<int>(num_rows),
-                  1 / seconds, static_cast<double>(num_rows) / seconds, static_cast<double>(model.nbytes) / seconds / 1e9,
+                  1 / seconds, static_cast<double>(num_rows) / seconds,
+                  static_cast<double>(model.nbytes) / seconds / 1e9,
                   model.macs * static_cast<double>(num_rows) / seconds / 1e9);
     }
   }
@@ -195,10 +196,12 @@ int main(int argc, char** argv) {
   }
   const auto* found = std::ranges::find(kIsaNames, isa);
   if (found == kIsaNames.end() || !is_supported(static_cast<Isa>(found - kIsaNames.begin())) || !format_of_ggml(type)) {
-    std::fprintf(stderr, "this machine does not run isa %s, or GGML type %d is not one that is packed\n", isa.c_str(), type);
+    std::fprintf(stderr, "this machine does not run isa %s, or GGML type %d is not one that is packed\n", isa.c_str(),
+                 type);
     return 2;
   }
-  print_table(isa, *kernels_of(static_cast<Isa>(found - kIsaNames.begin())).linear, static_cast<GgmlType>(type), threads);
+  print_table(isa, *kernels_of(static_cast<Isa>(found - kIsaNames.begin())).linear, static_cast<GgmlType>(type),
+              threads);
   return 0;
 }
 

@@ -6,17 +6,19 @@
 namespace roost {
 
 float half_to_float(uint16_t bits) {
-  const int exponent = (bits >> 10) & 0x1f;
-  const int fraction = bits & 0x3ff;
-  float magnitude;
-  if (exponent == 0x1f) {
-    magnitude = fraction == 0 ? HUGE_VALF : std::nanf("");
-  } else if (exponent == 0) {
-    magnitude = std::ldexp(static_cast<float>(fraction), -24);
+  const uint32_t sign = static_cast<uint32_t>(bits & 0x8000u) << 16;
+  const uint32_t exponent = (bits >> 10) & 0x1fu;
+  const uint32_t fraction = bits & 0x3ffu;
+  uint32_t magnitude;
+  if (exponent == 0x1fu) {
+    magnitude = 0x7f800000u | fraction << 13;
+  } else if (exponent != 0) {
+    magnitude = (exponent + 112u) << 23 | fraction << 13;
   } else {
-    magnitude = std::ldexp(static_cast<float>(fraction | 0x400), exponent - 25);
+    // A subnormal half counts in units of 2^-24.
+    magnitude = std::bit_cast<uint32_t>(static_cast<float>(fraction) * 0x1p-24f);
   }
-  return (bits & 0x8000) != 0 ? -magnitude : magnitude;
+  return std::bit_cast<float>(sign | magnitude);
 }
 
 uint16_t float_to_half(float value) {

@@ -94,19 +94,41 @@ inline void mask_storeu_ps(float* p, Mask16 m, const F& a) {
     if ((m >> i) & 1) p[i] = x.v[i];
   }
 }
-inline F setzero_ps() { return build<F, float>([](unsigned) { return 0.0f; }); }
-inline I setzero_si512() { return build<I, int32_t>([](unsigned) { return 0; }); }
-inline F set1_ps(float x) { return build<F, float>([&](unsigned) { return x; }); }
-inline I set1_epi32(int x) { return build<I, int32_t>([&](unsigned) { return x; }); }
-inline I set1_epi8(char x) { return build<I, char>([&](unsigned) { return x; }); }
+inline F setzero_ps() {
+  return build<F, float>([](unsigned) { return 0.0f; });
+}
+inline I setzero_si512() {
+  return build<I, int32_t>([](unsigned) { return 0; });
+}
+inline F set1_ps(float x) {
+  return build<F, float>([&](unsigned) { return x; });
+}
+inline I set1_epi32(int x) {
+  return build<I, int32_t>([&](unsigned) { return x; });
+}
+inline I set1_epi8(char x) {
+  return build<I, char>([&](unsigned) { return x; });
+}
 
 // f32 arithmetic.
-inline F add_ps(const F& a, const F& b) { return map<F, float>(a, b, [](float x, float y) { return x + y; }); }
-inline F sub_ps(const F& a, const F& b) { return map<F, float>(a, b, [](float x, float y) { return x - y; }); }
-inline F mul_ps(const F& a, const F& b) { return map<F, float>(a, b, [](float x, float y) { return x * y; }); }
-inline F div_ps(const F& a, const F& b) { return map<F, float>(a, b, [](float x, float y) { return x / y; }); }
-inline F max_ps(const F& a, const F& b) { return map<F, float>(a, b, [](float x, float y) { return x > y ? x : y; }); }
-inline F min_ps(const F& a, const F& b) { return map<F, float>(a, b, [](float x, float y) { return x < y ? x : y; }); }
+inline F add_ps(const F& a, const F& b) {
+  return map<F, float>(a, b, [](float x, float y) { return x + y; });
+}
+inline F sub_ps(const F& a, const F& b) {
+  return map<F, float>(a, b, [](float x, float y) { return x - y; });
+}
+inline F mul_ps(const F& a, const F& b) {
+  return map<F, float>(a, b, [](float x, float y) { return x * y; });
+}
+inline F div_ps(const F& a, const F& b) {
+  return map<F, float>(a, b, [](float x, float y) { return x / y; });
+}
+inline F max_ps(const F& a, const F& b) {
+  return map<F, float>(a, b, [](float x, float y) { return x > y ? x : y; });
+}
+inline F min_ps(const F& a, const F& b) {
+  return map<F, float>(a, b, [](float x, float y) { return x < y ? x : y; });
+}
 inline F sqrt_ps(const F& a) {
   return map<F, float>(a, [](float x) { return std::sqrt(x); });
 }
@@ -132,11 +154,21 @@ template <class R, class Fn>
 inline R bitwise(const R& a, const R& b, const Fn& fn) {
   return map<R, uint32_t>(a, b, fn);
 }
-inline I and_si512(const I& a, const I& b) { return bitwise(a, b, [](uint32_t x, uint32_t y) { return x & y; }); }
-inline I or_si512(const I& a, const I& b) { return bitwise(a, b, [](uint32_t x, uint32_t y) { return x | y; }); }
-inline I xor_si512(const I& a, const I& b) { return bitwise(a, b, [](uint32_t x, uint32_t y) { return x ^ y; }); }
-inline F xor_ps(const F& a, const F& b) { return bitwise(a, b, [](uint32_t x, uint32_t y) { return x ^ y; }); }
-inline F andnot_ps(const F& a, const F& b) { return bitwise(a, b, [](uint32_t x, uint32_t y) { return ~x & y; }); }
+inline I and_si512(const I& a, const I& b) {
+  return bitwise(a, b, [](uint32_t x, uint32_t y) { return x & y; });
+}
+inline I or_si512(const I& a, const I& b) {
+  return bitwise(a, b, [](uint32_t x, uint32_t y) { return x | y; });
+}
+inline I xor_si512(const I& a, const I& b) {
+  return bitwise(a, b, [](uint32_t x, uint32_t y) { return x ^ y; });
+}
+inline F xor_ps(const F& a, const F& b) {
+  return bitwise(a, b, [](uint32_t x, uint32_t y) { return x ^ y; });
+}
+inline F andnot_ps(const F& a, const F& b) {
+  return bitwise(a, b, [](uint32_t x, uint32_t y) { return ~x & y; });
+}
 inline I ternarylogic_epi32(const I& a, const I& b, const I& c, int imm) {
   const auto z = lanes<uint32_t>(c);
   const auto x = lanes<uint32_t>(a);
@@ -150,8 +182,12 @@ inline I ternarylogic_epi32(const I& a, const I& b, const I& c, int imm) {
     return out;
   });
 }
-inline I add_epi32(const I& a, const I& b) { return bitwise(a, b, [](uint32_t x, uint32_t y) { return x + y; }); }
-inline I sub_epi32(const I& a, const I& b) { return bitwise(a, b, [](uint32_t x, uint32_t y) { return x - y; }); }
+inline I add_epi32(const I& a, const I& b) {
+  return bitwise(a, b, [](uint32_t x, uint32_t y) { return x + y; });
+}
+inline I sub_epi32(const I& a, const I& b) {
+  return bitwise(a, b, [](uint32_t x, uint32_t y) { return x - y; });
+}
 inline I max_epi32(const I& a, const I& b) {
   return map<I, int32_t>(a, b, [](int32_t x, int32_t y) { return x > y ? x : y; });
 }

@@ -90,7 +90,8 @@ void linear_rows(const LinearKernels& kernels, const PackedMatrix& w, const floa
   }
   const int64_t num_groups = w.cols / kGroup;
   std::vector<QuantGroup> groups(static_cast<size_t>(num_rows * num_groups));
-  for (int64_t t = 0; t < num_rows; ++t) kernels.quantize_row(x + t * w.cols, w.cols, &groups[static_cast<size_t>(t * num_groups)]);
+  for (int64_t t = 0; t < num_rows; ++t)
+    kernels.quantize_row(x + t * w.cols, w.cols, &groups[static_cast<size_t>(t * num_groups)]);
   kernels.linear_quant(w, {groups.data(), w.cols}, num_rows, y, w.rows, 0, num_blocks, epilogue);
 }
 

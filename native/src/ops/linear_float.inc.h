@@ -79,8 +79,8 @@ void float_rows(const PackedMatrix& w, const float* x, int64_t x_stride, float* 
 
 // The largest tile that the rows left still fill, then half of it.
 template <WeightFormat kFormat, int kRows>
-void float_chunk(const PackedMatrix& w, const float* x, int64_t x_stride, int64_t num_rows, float* y,
-                 int64_t y_stride, int64_t block_begin, int64_t block_end, const Epilogue& epilogue) {
+void float_chunk(const PackedMatrix& w, const float* x, int64_t x_stride, int64_t num_rows, float* y, int64_t y_stride,
+                 int64_t block_begin, int64_t block_end, const Epilogue& epilogue) {
   for (; num_rows >= kRows; num_rows -= kRows, x += kRows * x_stride, y += kRows * y_stride) {
     float_rows<kFormat, kRows>(w, x, x_stride, y, y_stride, block_begin, block_end, epilogue);
   }
@@ -104,15 +104,18 @@ void linear_float_of(const PackedMatrix& w, const float* x, int64_t x_stride, in
   }
 }
 
-void linear_float(const PackedMatrix& w, const float* x, int64_t x_stride, int64_t num_rows, float* y,
-                  int64_t y_stride, int64_t block_begin, int64_t block_end, const Epilogue& epilogue) {
+void linear_float(const PackedMatrix& w, const float* x, int64_t x_stride, int64_t num_rows, float* y, int64_t y_stride,
+                  int64_t block_begin, int64_t block_end, const Epilogue& epilogue) {
   switch (w.format) {
     case WeightFormat::kF32:
-      return linear_float_of<WeightFormat::kF32>(w, x, x_stride, num_rows, y, y_stride, block_begin, block_end, epilogue);
+      return linear_float_of<WeightFormat::kF32>(w, x, x_stride, num_rows, y, y_stride, block_begin, block_end,
+                                                 epilogue);
     case WeightFormat::kF16:
-      return linear_float_of<WeightFormat::kF16>(w, x, x_stride, num_rows, y, y_stride, block_begin, block_end, epilogue);
+      return linear_float_of<WeightFormat::kF16>(w, x, x_stride, num_rows, y, y_stride, block_begin, block_end,
+                                                 epilogue);
     case WeightFormat::kBF16:
-      return linear_float_of<WeightFormat::kBF16>(w, x, x_stride, num_rows, y, y_stride, block_begin, block_end, epilogue);
+      return linear_float_of<WeightFormat::kBF16>(w, x, x_stride, num_rows, y, y_stride, block_begin, block_end,
+                                                  epilogue);
     default:
       __builtin_trap();  // a quantised matrix: the caller chose the wrong kernel
   }

@@ -40,10 +40,10 @@ ROOST_INLINE Codes codes_of_step(const uint8_t* group) {
     if constexpr (kBits == 4) {
       return nibbles;
     } else {
-      constexpr int kHighBits = kBits - 4;                     // a code's
-      constexpr int kStepsPerByte = 8 / kHighBits;             // of the bytes with high bits
-      constexpr int kFrom = kStep % kStepsPerByte * kHighBits; // where they are
-      constexpr uint8_t kMask = kBits == 5 ? 0x10 : 0x30;      // where they belong
+      constexpr int kHighBits = kBits - 4;                      // a code's
+      constexpr int kStepsPerByte = 8 / kHighBits;              // of the bytes with high bits
+      constexpr int kFrom = kStep % kStepsPerByte * kHighBits;  // where they are
+      constexpr uint8_t kMask = kBits == 5 ? 0x10 : 0x30;       // where they belong
       const Codes high = Codes::load(group + 256 + 64 * (kStep / kStepsPerByte));
       if constexpr (kFrom < 4) {
         return merge(nibbles, high.template shift_left<4 - kFrom>(), kMask);

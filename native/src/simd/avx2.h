@@ -124,7 +124,8 @@ struct F32 {
                        _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p + 16))};
     const __m256i high = _mm256_set1_epi32(static_cast<int>(0xffff0000u));
     even = {_mm256_castsi256_ps(_mm256_slli_epi32(pairs.lo, 16)), _mm256_castsi256_ps(_mm256_slli_epi32(pairs.hi, 16))};
-    odd = {_mm256_castsi256_ps(_mm256_and_si256(pairs.lo, high)), _mm256_castsi256_ps(_mm256_and_si256(pairs.hi, high))};
+    odd = {_mm256_castsi256_ps(_mm256_and_si256(pairs.lo, high)),
+           _mm256_castsi256_ps(_mm256_and_si256(pairs.hi, high))};
   }
   ROOST_INLINE void store(float* p) const {
     _mm256_storeu_ps(p, lo);

@@ -39,9 +39,7 @@ ROOST_INLINE uint16_t f32_to_bf16(float value) {
 
 struct Mask {
   __mmask16 m;
-  static ROOST_INLINE Mask first(int64_t n) {
-    return {static_cast<__mmask16>(n >= kLanes ? 0xffffu : (1u << n) - 1u)};
-  }
+  static ROOST_INLINE Mask first(int64_t n) { return {static_cast<__mmask16>(n >= kLanes ? 0xffffu : (1u << n) - 1u)}; }
   ROOST_INLINE uint32_t bits() const { return m; }
   ROOST_INLINE bool any() const { return m != 0; }
 };
@@ -164,9 +162,7 @@ ROOST_INLINE F32 max(F32 a, F32 b) { return {_mm512_max_ps(a.v, b.v)}; }
 ROOST_INLINE F32 min(F32 a, F32 b) { return {_mm512_min_ps(a.v, b.v)}; }
 ROOST_INLINE F32 abs(F32 a) { return {_mm512_andnot_ps(_mm512_set1_ps(-0.0f), a.v)}; }
 ROOST_INLINE F32 sqrt(F32 a) { return {_mm512_sqrt_ps(a.v)}; }
-ROOST_INLINE F32 round(F32 a) {
-  return {_mm512_roundscale_ps(a.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)};
-}
+ROOST_INLINE F32 round(F32 a) { return {_mm512_roundscale_ps(a.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)}; }
 ROOST_INLINE Mask less(F32 a, F32 b) { return {_mm512_cmp_ps_mask(a.v, b.v, _CMP_LT_OQ)}; }
 ROOST_INLINE Mask equal(F32 a, F32 b) { return {_mm512_cmp_ps_mask(a.v, b.v, _CMP_EQ_OQ)}; }
 ROOST_INLINE F32 select(Mask m, F32 a, F32 b) { return {_mm512_mask_blend_ps(m.m, b.v, a.v)}; }

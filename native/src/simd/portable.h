@@ -88,9 +88,7 @@ struct I32 {
   }
   ROOST_INLINE void store(int32_t* p) const { std::memcpy(p, v, sizeof(v)); }
   // The low byte of each lane: the lanes hold −128 … 127.
-  ROOST_INLINE void store_i8(int8_t* p) const {
-    ROOST_LANES p[i] = static_cast<int8_t>(v[i]);
-  }
+  ROOST_INLINE void store_i8(int8_t* p) const { ROOST_LANES p[i] = static_cast<int8_t>(v[i]); }
   // As two's complement, without undefined overflow.
   template <int N>
   ROOST_INLINE I32 shift_left() const {
@@ -203,12 +201,8 @@ struct F32 {
     ROOST_LANES odd.v[i] = bf16_to_f32(p[2 * i + 1]);
   }
   ROOST_INLINE void store(float* p) const { std::memcpy(p, v, sizeof(v)); }
-  ROOST_INLINE void store_partial(float* p, int64_t n) const {
-    ROOST_LANES if (i < n) p[i] = v[i];
-  }
-  ROOST_INLINE void store_bf16(uint16_t* p) const {
-    ROOST_LANES p[i] = f32_to_bf16(v[i]);
-  }
+  ROOST_INLINE void store_partial(float* p, int64_t n) const { ROOST_LANES if (i < n) p[i] = v[i]; }
+  ROOST_INLINE void store_bf16(uint16_t* p) const { ROOST_LANES p[i] = f32_to_bf16(v[i]); }
 
   // Halves are folded onto each other: lane i + lane i + 8, then + 4, + 2, + 1.
   ROOST_INLINE float sum() const {
