@@ -61,7 +61,7 @@ def test_leaving_a_stream_frees_its_request(engine: Engine) -> None:
     stream = engine.stream("The sea", SamplingParams(max_new_tokens=2000, ignore_eos=True))
     next(stream)
     stream.close()  # type: ignore[attr-defined]  # a generator
-    assert engine._frontend.live() == ()
+    assert engine._frontend.live == ()
 
 
 def test_messages_go_through_the_chat_template(engine: Engine) -> None:
@@ -107,7 +107,7 @@ def test_it_serves_event_loops_and_cancelling_cancels(engine: Engine) -> None:
 
     answers = asyncio.run(main())
     assert answers[0].text == engine.generate("The sea", GREEDY).text
-    assert engine._frontend.live() == ()
+    assert engine._frontend.live == ()
 
 
 def test_closing_leaves_no_thread_and_ends_what_ran(demo_model: Path) -> None:

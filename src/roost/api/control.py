@@ -32,7 +32,7 @@ def router(service: Service) -> APIRouter:
         body = await read_body(request, service.config.server.max_request_bytes)
         asked = parse(body, AbortBody)
         if asked.abort_all:
-            done = await frontend.abort_all()
+            done = await frontend.control("abort_all")
             return _result(ControlResult(done.is_ok, done.message or "All requests end."))
         if not asked.rid:
             raise RequestError("Give rid, or abort_all.", param="rid")

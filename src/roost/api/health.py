@@ -25,15 +25,15 @@ def router(service: Service) -> APIRouter:
     @routes.api_route("/health", methods=_PROBES, response_model=None)
     @routes.api_route("/ping", methods=_PROBES, response_model=None)
     async def health() -> Response:
-        return _answer(frontend.is_alive(), "ok", "the engine does not answer")
+        return _answer(frontend.health.is_alive(), "ok", "the engine does not answer")
 
     @routes.api_route("/ready", methods=_PROBES, response_model=None)
     async def ready() -> Response:
-        return _answer(frontend.is_ready(), "ready", "not taking requests")
+        return _answer(frontend.health.is_ready(), "ready", "not taking requests")
 
     @routes.api_route("/health_generate", methods=_PROBES, response_model=None)
     async def health_generate() -> Response:
-        generates = await frontend.check_generates(_GENERATE_TIMEOUT_S)
+        generates = await frontend.health.generates(_GENERATE_TIMEOUT_S)
         return _answer(generates, "ok", "no token came")
 
     @routes.api_route("/metrics", methods=_PROBES, response_model=None)

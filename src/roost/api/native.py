@@ -25,7 +25,7 @@ def router(service: Service) -> APIRouter:
     @routes.api_route("/generate", methods=["POST", "PUT"], response_model=None)
     async def generate(request: Request) -> Response:
         call = parse_generate(await read_body(request, service.config.server.max_request_bytes))
-        shape = NativeShape(call, frontend.token_bytes, frontend.facts.weight_version)
+        shape = NativeShape(call, frontend.text.token_bytes, frontend.facts.weight_version)
         headers = id_headers(call.rid)
         if not call.is_stream:
             whole = await ask_whole(frontend, call.ask, request)

@@ -133,7 +133,7 @@ def router(service: Service) -> APIRouter:
     async def chat_completions(request: Request) -> Response:
         call = parse_chat(await read_body(request, service.config.server.max_request_bytes))
         model = service.served_name(call.model)
-        shape = ChatShape(call, model, int(service.clock.unix_s()), frontend.token_bytes)
+        shape = ChatShape(call, model, int(service.clock.unix_s()), frontend.text.token_bytes)
         headers = id_headers(call.rid)
         if not call.is_stream:
             whole = await ask_whole(frontend, call.ask, request)

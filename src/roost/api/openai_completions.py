@@ -54,7 +54,9 @@ class ChoiceWriter:
     def __post_init__(self) -> None:
         num_top = self.call.num_top
         self._legacy = (
-            None if num_top is None else LegacyShape(self.frontend.token_bytes, num_top=num_top)
+            None
+            if num_top is None
+            else LegacyShape(self.frontend.text.token_bytes, num_top=num_top)
         )
 
     def write(self, piece: Piece) -> Choice | None:
@@ -82,7 +84,7 @@ class ChoiceWriter:
     def _prompt_text(self) -> str:
         if self.head.prompt_text is not None:
             return self.head.prompt_text
-        return self.frontend.decode(self.head.prompt_ids, skip_special=self.call.skips_special)
+        return self.frontend.text.decode(self.head.prompt_ids, skip_special=self.call.skips_special)
 
 
 @dataclass(frozen=True, slots=True)

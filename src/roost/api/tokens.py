@@ -9,7 +9,6 @@ from roost.api.body import names_of, parse, read_body, refuse_named
 from roost.api.chat_body import ChatFields, chat_prompt
 from roost.api.service import Service
 from roost.core.errors import RequestError
-from roost.frontend import Ask
 
 
 class TokenizeBody(msgspec.Struct, frozen=True):
@@ -72,10 +71,10 @@ async def _tokenize(service: Service, body: bytes) -> Tokenized:
     frontend = service.frontend
     limit = frontend.facts.max_context_tokens
     if asked.prompt is None:
-        text, ids = await frontend.render(Ask.one(chat_prompt(parse(body, ChatFields))))
+        text, ids = await frontend.text.render(chat_prompt(parse(body, ChatFields)))
         return Tokenized(ids, len(ids), limit, text)
     texts = [asked.prompt] if isinstance(asked.prompt, str) else asked.prompt
-    found = [await frontend.encode(t, add_special=asked.add_special_tokens) for t in texts]
+    found = [await frontend.text.encode(t, add_special=asked.add_special_tokens) for t in texts]
     if isinstance(asked.prompt, str):
         return Tokenized(found[0], len(found[0]), limit, asked.prompt)
     return Tokenized(found, [len(ids) for ids in found], limit, asked.prompt)
@@ -93,7 +92,7 @@ def _detokenize(service: Service, asked: DetokenizeBody) -> str | list[str]:
                 f"tokens must hold ids in [0, {vocab_size}), got {token_id}.", param="tokens"
             )
     texts = [
-        service.frontend.decode(tuple(ids), skip_special=asked.skip_special_tokens)
+        service.frontend.text.decode(tuple(ids), skip_special=asked.skip_special_tokens)
         for ids in (lists or [flat])
     ]
     return texts if lists else texts[0]

@@ -123,13 +123,12 @@ class Switchboard:
                 self._send(Cancel(rid, is_disconnect=False))
 
     def reap(self) -> None:
-        """End what the engine should have ended, say what came late, forget what is long over."""
+        """End what the engine should have ended, and say what came late."""
         now_s = self._clock.now_s()
         overdue = self._ledger.overdue(now_s)
         self.end(overdue, Ended(Outcome.DEADLINE, message="The request reached its time limit."))
         for line in self._ledger.take_late_lines():
             _say_late(line)
-        self._ledger.forget(now_s)
 
     def _deliver(self, life: Life, event: Event, now_s: float) -> None:
         rid = life.envelope.rid

@@ -19,14 +19,15 @@ from roost.frontend.board import Switchboard
 from roost.frontend.control import ControlCalls
 from roost.frontend.corridor import Corridor
 from roost.frontend.engine_view import EngineView
+from roost.frontend.health import Health
 from roost.frontend.intake import Intake, Prepared, TextTools
 from roost.frontend.ledger import Ledger
 from roost.frontend.naming import AnswerName, name_answers
 from roost.frontend.piece import AnswerHead
-from roost.frontend.probe import Probe
 from roost.frontend.refusal import ending_of
 from roost.frontend.settings import FrontendSettings
 from roost.frontend.stream import AnswerStream
+from roost.frontend.text_desk import TextDesk
 from roost.observe import EndingLog, EngineFigures, Meter
 from roost.wire.channel import WorkerSide
 from roost.wire.messages import (
@@ -52,7 +53,10 @@ _Result = TypeVar("_Result")
 
 
 class Frontend:
-    """Made anywhere, used on one event loop from `open` to `close`."""
+    """Made anywhere, used on one event loop from `open` to `close`.
+
+    text: the model's text side. health: what probes ask.
+    """
 
     def __init__(
         self,
@@ -75,14 +79,20 @@ class Frontend:
             self._corridor.send, clock, self._ledger, self._meter, EndingLog()
         )
         self._calls = ControlCalls(self._corridor.send, origin, _draw_name)
-        self._probe = Probe(self._generate_one)
+        self.health = Health(
+            self._engine,
+            clock,
+            self._corridor.pump,
+            self._generate_one,
+            timeout_s=self._settings.heartbeat_timeout_s,
+        )
         self._executor = ThreadPoolExecutor(
             self._settings.num_intake_threads, thread_name_prefix="roost-intake"
         )
         self._intake: Intake | None = None
+        self.text = TextDesk(tools, self._executor, self._checked_intake)
         self._welcome = asyncio.Event()
         self._ticker: asyncio.Task[None] | None = None
-        self._is_draining = False
         self._is_closed = False
 
     async def open(self, timeout_s: float = 60.0) -> None:
@@ -123,42 +133,16 @@ class Frontend:
         self._board.cancel(members or (RequestId(rid),))
         return bool(members)
 
-    async def abort_all(self) -> ControlDone:
-        """End everything that lives, whoever asked for it, with CLIENT_CANCELLED."""
-        unsent = [rid for rid in self._ledger.live() if not self._is_sent(rid)]
-        self._board.cancel(unsent)
-        return await self.control("abort_all")
-
     async def control(self, verb: str, argument: str = "") -> ControlDone:
-        """Raises DeadlinePassed when the engine does not answer in `control_timeout_s`."""
+        """A call on the whole engine, such as "abort_all", which ends everything that lives,
+        whoever asked for it, with CLIENT_CANCELLED.
+
+        Raises DeadlinePassed when the engine does not answer in `control_timeout_s`.
+        """
+        if verb == "abort_all":
+            # What the engine has not heard of yet.
+            self._board.cancel([rid for rid in self.live if not self._is_sent(rid)])
         return await self._calls.call(verb, argument, self._settings.control_timeout_s)
-
-    async def check_generates(self, timeout_s: float) -> bool:
-        """Whether a token comes, or anybody's output shows that the engine steps."""
-        return await self._probe.check(timeout_s)
-
-    async def encode(self, text: str, *, add_special: bool = True) -> list[int]:
-        """Ids of `text`, special tokens in it parsed."""
-        return await self._off_loop(
-            lambda: self._tools.tokenizer.encode(text, add_special=add_special)
-        )
-
-    async def render(self, ask: Ask) -> tuple[str, list[int]]:
-        """The text and the ids that the first wish's prompt becomes. Raises as `submit` does."""
-        intake, prompt = self._checked_intake(), ask.wishes[0].prompt
-        ids, text = await self._off_loop(lambda: intake.tokens_of(prompt))
-        return (self.decode(ids, skip_special=False) if text is None else text), list(ids)
-
-    def decode(self, ids: tuple[int, ...], *, skip_special: bool = True) -> str:
-        return self._tools.tokenizer.decode(ids, skip_special=skip_special)
-
-    def token_bytes(self, token_id: int) -> bytes:
-        """The exact bytes of one token."""
-        return self._tools.tokenizer.token_bytes(token_id)
-
-    @property
-    def has_chat_template(self) -> bool:
-        return self._tools.template is not None
 
     @property
     def facts(self) -> ModelFacts:
@@ -171,23 +155,14 @@ class Frontend:
         """How busy the engine said it was, a second ago at most while it is alive."""
         return self._engine.load
 
-    def is_alive(self) -> bool:
-        """The engine was heard within `heartbeat_timeout_s`."""
-        self._corridor.pump()
-        now_s = self._clock.now_s()
-        return self._engine.is_alive(now_s, self._settings.heartbeat_timeout_s)
-
-    def is_ready(self) -> bool:
-        """Alive, and not draining."""
-        return not self._is_draining and not self._is_closed and self.is_alive()
-
+    @property
     def live(self) -> tuple[RequestId, ...]:
         """The requests of this process that have not ended."""
         return self._ledger.live()
 
     def metrics(self) -> bytes:
         """Metrics of this process, in Prometheus' text format."""
-        is_alive = self.is_alive()
+        is_alive = self.health.is_alive()
         load = self._engine.load
         self._meter.engine(
             EngineFigures(
@@ -197,18 +172,19 @@ class Frontend:
                 num_used_tokens=load.num_used_tokens,
                 num_kv_tokens=load.num_kv_tokens,
                 num_steps=load.num_steps,
+                num_malformed=self._channel.num_malformed,
             ),
         )
         return self._meter.exposition()
 
     def drain(self) -> None:
         """Refuse new asks with ShuttingDown; let the running ones go on."""
-        self._is_draining = True
+        self.health.is_taking = False
 
     async def wait_idle(self, timeout_s: float) -> bool:
         """Wait until nothing lives; False when the time is up before."""
         end_s = self._clock.now_s() + timeout_s
-        while self._ledger.live():
+        while self.live:
             if self._clock.now_s() >= end_s:
                 return False
             await asyncio.sleep(0.02)
@@ -216,7 +192,7 @@ class Frontend:
 
     def end_all(self, outcome: Outcome, message: str) -> None:
         """End everything that lives, now and from here."""
-        self._board.end(self._ledger.live(), Ended(outcome, message=message))
+        self._board.end(self.live, Ended(outcome, message=message))
 
     def engine_lost(self, message: str) -> None:
         """Somebody saw the engine die: what it held has ended, and nothing new can begin."""
@@ -228,10 +204,11 @@ class Frontend:
         if self._is_closed:
             return
         self._is_closed = True
+        self.health.is_taking = False
         if self._ticker is not None:
             self._ticker.cancel()
             await asyncio.gather(self._ticker, return_exceptions=True)
-        await self._probe.close()
+        await self.health.close()
         self.end_all(Outcome.SHUTTING_DOWN, "The server is shutting down.")
         self._corridor.send(Goodbye(self._origin))
         self._corridor.close()
@@ -240,9 +217,9 @@ class Frontend:
 
     def _admit(self, ask: Ask, arrival_s: float, *, is_probe: bool = False) -> float:
         """The deadline of an ask that may come in. Raises RequestError for one that may not."""
-        if self._is_closed or (self._is_draining and not is_probe):
+        if self._is_closed or (not self.health.is_taking and not is_probe):
             raise ShuttingDown("The server is shutting down.")
-        if not self.is_alive() and not is_probe:
+        if not self.health.is_alive() and not is_probe:
             raise EngineFault("The engine does not answer.")
         timeout_s = self._settings.request_timeout_s if ask.timeout_s is None else ask.timeout_s
         if not timeout_s > 0:
@@ -344,7 +321,7 @@ class Frontend:
                 case Outputs(outputs=outputs):
                     self._engine.heard_s = max(self._engine.heard_s, now_s)
                     if self._board.see(outputs):
-                        self._probe.token_came()
+                        self.health.token_came()
                 case Heartbeat():
                     self._engine.beat(message)
                 case Welcome():

@@ -120,7 +120,7 @@ class Ledger:
         """
         life = self._lives.get(output.rid)
         if life is None or life.num_receipts_due > 0:
-            return self._see_late(output, life)
+            return self._see_late(output, life, now_s)
         event: Event = output.event
         life.state = advance(life.state, event)
         if isinstance(event, Delta):
@@ -168,14 +168,6 @@ class Ledger:
             if life.is_sent and now_s > life.envelope.deadline_s + _GRACE_S
         ]
 
-    def forget(self, now_s: float) -> None:
-        """Drop the records that have expired."""
-        while self._records:
-            rid = next(iter(self._records))
-            if self._records[rid].ended_s + self.record_s > now_s:
-                return
-            del self._records[rid]
-
     def life(self, rid: RequestId) -> Life | None:
         return self._lives.get(rid)
 
@@ -205,12 +197,22 @@ class Ledger:
             self._groups[group].discard(rid)
             if not self._groups[group]:
                 del self._groups[group]
+        self._forget(now_s)
         self._records[rid] = _Record(outcome, now_s, num_receipts_due)
         while len(self._records) > self.max_records:
             self._records.popitem(last=False)
 
-    def _see_late(self, output: Output, successor: Life | None) -> LateCause | None:
+    def _forget(self, now_s: float) -> None:
+        """Drop the records that have expired; the oldest come first."""
+        while self._records:
+            rid = next(iter(self._records))
+            if self._records[rid].ended_s + self.record_s > now_s:
+                return
+            del self._records[rid]
+
+    def _see_late(self, output: Output, successor: Life | None, now_s: float) -> LateCause | None:
         """Classify an output for a request that has ended, or was never here."""
+        self._forget(now_s)
         record = self._records.get(output.rid)
         owed_by = successor if record is None else record
         if isinstance(output.event, Ended) and owed_by is not None and owed_by.num_receipts_due:

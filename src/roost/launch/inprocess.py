@@ -217,11 +217,11 @@ class Engine:
 
     def encode(self, text: str, *, add_special: bool = True) -> list[int]:
         """Token ids of `text`."""
-        return self._call(self._frontend.encode(text, add_special=add_special))
+        return self._call(self._frontend.text.encode(text, add_special=add_special))
 
     def decode(self, ids: Sequence[int], *, skip_special: bool = True) -> str:
         """The text of `ids`."""
-        return self._frontend.decode(tuple(ids), skip_special=skip_special)
+        return self._frontend.text.decode(tuple(ids), skip_special=skip_special)
 
     def close(self) -> None:
         """End what runs, and leave no thread. Closing twice is harmless."""

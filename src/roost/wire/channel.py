@@ -25,7 +25,9 @@ class EngineSide(Protocol):
 
 
 class WorkerSide(Protocol):
-    """A worker's end."""
+    """A worker's end. num_malformed: messages that could not be read, and were dropped."""
+
+    num_malformed: int
 
     def receive(self) -> list[ToWorker]: ...
 

@@ -26,7 +26,7 @@ def error_of(response: httpx.Response) -> Json:
 
 def assert_still_serves(rig: Rig) -> None:
     assert rig.post(GENERATE, {"text": "hi"}).json()["text"] == "Hello"
-    assert rig.frontend.live() == ()
+    assert rig.frontend.live == ()
 
 
 def sampling(**params: object) -> Json:

@@ -83,7 +83,7 @@ def test_a_client_that_leaves_while_it_waits_frees_everything(
         return client
 
     client = rig.run(scene())
-    assert rig.frontend.live() == ()
+    assert rig.frontend.live == ()
     assert client.status in (0, 499)
     rig.parrot.gate.set()
     assert rig.post("/generate", {"text": "hi"}).json()["text"] == "Hello"
@@ -110,7 +110,7 @@ def test_a_client_that_leaves_in_the_middle_of_n_streams_frees_them_all(rig: Rig
         await task
 
     rig.run(scene())
-    assert rig.frontend.live() == ()
+    assert rig.frontend.live == ()
     rig.parrot.reply = b"Hello"
     rig.parrot.gate.set()
     assert rig.post("/generate", {"text": "hi"}).json()["text"] == "Hello"

@@ -88,7 +88,7 @@ class House:
         await opening
         yield frontend
         await frontend.close()
-        assert frontend.live() == ()
+        assert frontend.live == ()
 
     async def step(self, num: int = 1) -> None:
         for _ in range(num):

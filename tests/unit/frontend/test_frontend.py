@@ -105,7 +105,7 @@ async def test_messages_are_rendered_by_the_template() -> None:
         chat = ChatPrompt(({"role": "user", "content": "hi"},))
         answers = await it.submit(front, Ask.one(chat, params()))
         assert answers.heads[0].prompt_text == "uhia"
-        assert await front.render(Ask.one(chat)) == ("uhia", [20, 7, 8, 0])
+        assert await front.text.render(chat) == ("uhia", [20, 7, 8, 0])
         await it.pieces(answers)
 
 
@@ -250,7 +250,7 @@ async def test_what_cannot_be_served_raises_before_anything_runs(
     async with house() as it, it.front() as front:
         with pytest.raises(error, match=message):
             await it.submit(front, ask)
-        assert front.live() == ()
+        assert front.live == ()
         assert it.runner.plans == []
         metrics = front.metrics().decode()
         # One ending for each request that it would have been; one, where that is not known.
@@ -295,7 +295,7 @@ async def test_a_list_is_served_all_or_none() -> None:
         first = await it.submit(front, Ask.one(HELLO, params(), rid="r_2"))
         with pytest.raises(DuplicateRequest, match="r_2"):
             await it.submit(front, Ask((Wish(HELLO, params()),) * 4, rid="r"))
-        assert front.live() == ("r_2",)
+        assert front.live == ("r_2",)
         await it.pieces(first)
 
 
@@ -305,7 +305,7 @@ async def test_a_full_queue_refuses_before_the_first_byte() -> None:
         with pytest.raises(QueueFull, match=r"The request queue is full\.") as caught:
             await it.submit(front, Ask.one(HELLO, params(n=3)))
         assert caught.value.http_status == 503
-        assert front.live() == ()
+        assert front.live == ()
 
 
 @runs
@@ -315,7 +315,7 @@ async def test_a_reader_who_leaves_frees_everything_at_once() -> None:
         await it.step(3)
         await answers.aclose()
         await answers.aclose()
-        assert front.live() == ()
+        assert front.live == ()
         await it.step(1)
         assert it.scheduler.load().num_running == 0
         with pytest.raises(StopAsyncIteration):
@@ -327,11 +327,11 @@ async def test_a_caller_who_is_cancelled_while_waiting_leaves_nothing() -> None:
     async with house() as it, it.front() as front:
         submitting = asyncio.create_task(front.submit(Ask.one(HELLO, params())))
         await asyncio.sleep(0)
-        assert len(front.live()) == 1
+        assert [len(front.live)] == [1]
         submitting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await submitting
-        assert front.live() == ()
+        assert front.live == ()
         await it.step(2)
         assert it.scheduler.load().num_waiting == 0
 
@@ -377,7 +377,7 @@ async def test_what_is_aborted_while_it_is_tokenised_never_reaches_the_engine() 
     async with house() as it, it.front() as front:
         submitting = asyncio.create_task(front.submit(Ask.one(HELLO, params(), rid="x")))
         await asyncio.sleep(0)
-        assert len(front.live()) == 1
+        assert len(front.live) == 1
         assert front.abort("x")
         pieces = await it.pieces(await submitting)
         assert ending(pieces) is Outcome.CLIENT_CANCELLED
@@ -389,7 +389,7 @@ async def test_abort_all_ends_what_everybody_asked_for() -> None:
     async with house() as it, it.front() as front, it.front() as other:
         mine = await it.submit(front, Ask.one(HELLO, params(50)))
         theirs = await it.submit(other, Ask.one(HELLO, params(50)))
-        aborting = asyncio.create_task(front.abort_all())
+        aborting = asyncio.create_task(front.control("abort_all"))
         while not aborting.done():
             await it.step()
         assert (await aborting).is_ok
@@ -453,7 +453,7 @@ async def test_an_engine_that_is_lost_ends_everything_as_its_fault() -> None:
     async with house() as it, it.front() as front:
         answers = await it.submit(front, Ask.one(HELLO, params()))
         front.engine_lost("The engine died.")
-        assert not front.is_alive()
+        assert not front.health.is_alive()
         piece = await anext(answers)
         assert piece.ended is not None
         assert piece.ended.outcome is Outcome.ENGINE_FAULT
@@ -464,18 +464,18 @@ async def test_an_engine_that_is_lost_ends_everything_as_its_fault() -> None:
 @runs
 async def test_alive_is_having_been_heard_of_late() -> None:
     async with house() as it, it.front(FrontendSettings(heartbeat_timeout_s=10.0)) as front:
-        assert front.is_alive()
-        assert front.is_ready()
+        assert front.health.is_alive()
+        assert front.health.is_ready()
         it.clock.advance(10.0)
-        assert not front.is_alive()
+        assert not front.health.is_alive()
         # An old beat that lay unread is no news; a new one is.
         it.corridor.engine.send(Origin(0, 1), Heartbeat(105.0, Load(num_running=1)))
-        assert front.is_alive()
+        assert front.health.is_alive()
         assert front.load.num_running == 1
         it.clock.advance(6.0)
-        assert not front.is_alive()
+        assert not front.health.is_alive()
         await it.step()
-        assert front.is_alive()
+        assert front.health.is_alive()
 
 
 @runs
@@ -483,7 +483,7 @@ async def test_draining_refuses_new_asks_and_finishes_the_old() -> None:
     async with house() as it, it.front() as front:
         answers = await it.submit(front, Ask.one(HELLO, params()))
         front.drain()
-        assert not front.is_ready()
+        assert not front.health.is_ready()
         with pytest.raises(ShuttingDown):
             await front.submit(Ask.one(HELLO, params()))
         assert not await front.wait_idle(0.0)
@@ -506,13 +506,13 @@ async def test_closing_ends_what_lives_as_shutting_down() -> None:
 async def test_the_health_check_generates_and_is_no_traffic() -> None:
     async with house(max_queued=1) as it, it.front() as front:
         queued = await it.submit(front, Ask.one(HELLO, params(3)))
-        checks = [asyncio.create_task(front.check_generates(5.0)) for _ in range(5)]
+        checks = [asyncio.create_task(front.health.generates(5.0)) for _ in range(5)]
         while not all(check.done() for check in checks):
             await it.step()
         assert [await check for check in checks] == [True] * 5
         assert ending(await it.pieces(queued)) is Outcome.LENGTH
         await it.step(3)
-        assert front.live() == ()
+        assert front.live == ()
         metrics = front.metrics().decode()
         assert 'roost_requests_total{outcome="length"} 1.0' in metrics
         assert "roost_generation_tokens_total 3.0" in metrics
@@ -521,7 +521,7 @@ async def test_the_health_check_generates_and_is_no_traffic() -> None:
 @runs
 async def test_the_health_check_fails_when_no_token_comes() -> None:
     async with house() as it, it.front() as front:
-        assert not await front.check_generates(0.02)
+        assert not await front.health.generates(0.02)
         del it
 
 

@@ -122,9 +122,7 @@ def test_a_record_expires_and_then_its_output_is_unknown() -> None:
     ledger = Ledger(record_s=10.0)
     opened(ledger, "a")
     ledger.end(RequestId("a"), Ended(Outcome.CLIENT_DISCONNECTED), now_s=100.0)
-    ledger.forget(109.9)
     assert ledger.see(Output(RequestId("a"), Delta((1,))), 109.9) is LateCause.CLIENT
-    ledger.forget(110.0)
     assert ledger.see(Output(RequestId("a"), Delta((1,))), 110.0) is LateCause.UNKNOWN
 
 

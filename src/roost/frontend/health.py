@@ -1,21 +1,52 @@
-"""The health check that really generates: one for all who ask, and anybody's token will do."""
+"""Is the engine alive, does this front take requests, and does it really generate."""
 
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
+from roost.core.clock import Clock
 from roost.core.errors import RequestError
+from roost.frontend.engine_view import EngineView
 
 _log = logging.getLogger(__name__)
 
 
-class Probe:
-    """generate: asks for one token and returns when it has come, or raises."""
+class Health:
+    """What probes ask. Checks of generating at the same time share one request, and anybody's
+    token will do.
 
-    def __init__(self, generate: Callable[[float], Awaitable[None]]) -> None:
+    is_taking: cleared when no new request may come in.
+    """
+
+    def __init__(
+        self,
+        engine: EngineView,
+        clock: Clock,
+        pump: Callable[[], None],
+        generate: Callable[[float], Awaitable[None]],
+        *,
+        timeout_s: float,
+    ) -> None:
+        """pump: takes in what has arrived, so that news that lies unread counts. generate: asks for
+        one token, with a time limit, and returns when it has come, or raises.
+        """
+        self._engine = engine
+        self._clock = clock
+        self._pump = pump
         self._generate = generate
+        self._timeout_s = timeout_s
+        self.is_taking = True
         self._running: asyncio.Task[None] | None = None
         self._token: asyncio.Future[None] | None = None
+
+    def is_alive(self) -> bool:
+        """The engine was heard within the heartbeat timeout."""
+        self._pump()
+        return self._engine.is_alive(self._clock.now_s(), self._timeout_s)
+
+    def is_ready(self) -> bool:
+        """Alive, and taking requests."""
+        return self.is_taking and self.is_alive()
 
     def token_came(self) -> None:
         """The engine has generated something, for whomever."""
@@ -23,8 +54,8 @@ class Probe:
             self._token.set_result(None)
         self._token = None
 
-    async def check(self, timeout_s: float) -> bool:
-        """Whether a token comes in time. Checks at the same time share one request."""
+    async def generates(self, timeout_s: float) -> bool:
+        """Whether a token comes in time."""
         loop = asyncio.get_running_loop()
         if self._token is None:
             self._token = loop.create_future()
