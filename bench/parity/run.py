@@ -4,8 +4,8 @@
 
 Torch, transformers and llama.cpp are installed into a virtual environment of their own under
 `build/`, not beside roost. Takes tens of minutes on two cores, most of them for building llama.cpp
-out of `llama-cpp-python`. Without `--gemma3` the goldens of that model stay as they are, and so does
-the text without `--jargon` (see `text.py`).
+out of `llama-cpp-python`. Without `--gemma3` that model's goldens stay as they are, and so does the
+text without `--jargon` (see `text.py`).
 """
 
 import argparse
