@@ -63,6 +63,13 @@ class LineKeeper(logging.Handler):
         self.lines.append((str(record.__dict__["rid"]), record.levelno))
 
 
+class Deaf:
+    """A listener: the witness has heard it all."""
+
+    def deliver(self, index: int, event: Event, now_s: float) -> None:
+        pass
+
+
 class Front:
     """One life of an HTTP worker."""
 
@@ -85,11 +92,11 @@ class Front:
     def submit(self, request: GenerateRequest) -> bool:
         """False for a rid that lives here."""
         try:
-            self.board.open(request.envelope)
+            life = self.board.open(request.envelope)
         except DuplicateRequest:
             return False
         self.asked[request.envelope.rid] = request
-        self.board.send(request)
+        self.board.send(life, request, Deaf(), 0)
         return True
 
     def call(self, verb: str) -> None:

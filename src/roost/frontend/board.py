@@ -6,13 +6,13 @@ counted exactly once, whoever made it.
 
 import logging
 from collections.abc import Callable, Iterable
+from typing import Protocol
 
 from roost.core.clock import Clock
 from roost.core.events import Delta, Ended, Event, Started
 from roost.core.lifecycle import ProtocolViolation
 from roost.core.outcome import Outcome
 from roost.core.request import Envelope, GenerateRequest, RequestId
-from roost.frontend.answers import Answers
 from roost.frontend.ledger import LateCause, LateLine, Ledger, Life
 from roost.observe import EndingLog, Meter
 from roost.wire.messages import Cancel, Output, ToEngine
@@ -31,6 +31,12 @@ _LATE_TEXTS = {
 }
 
 
+class Listener(Protocol):
+    """Who hears what is said of the answers of one ask."""
+
+    def deliver(self, index: int, event: Event, now_s: float) -> None: ...
+
+
 class Switchboard:
     """Holds the requests of this process that live, and where their answers go."""
 
@@ -47,7 +53,7 @@ class Switchboard:
         self._meter = meter
         self._endings = endings
         self._clock = clock
-        self._routes: dict[RequestId, tuple[Answers, int]] = {}
+        self._routes: dict[RequestId, tuple[Listener, int]] = {}
 
     def open(self, envelope: Envelope) -> Life:
         """Take a request in. Raises DuplicateRequest, which is counted as this one's ending."""
@@ -60,16 +66,17 @@ class Switchboard:
         self._meter.refused(envelope, ended)
         self._endings.ended(envelope, ended, self._clock.now_s())
 
-    def route(self, rid: RequestId, answers: Answers, index: int) -> None:
-        """From now on what is said of `rid` goes to answer `index` of `answers`."""
-        self._routes[rid] = (answers, index)
+    def send(self, life: Life, request: GenerateRequest, listener: Listener, index: int) -> None:
+        """Tell the engine of an opened request; answer `index` of `listener` hears the rest.
 
-    def send(self, request: GenerateRequest) -> None:
-        """Tell the engine of an opened request; if it was taken back meanwhile, end it instead."""
+        What ended or was taken back while its prompt was tokenised is not sent, and it hears just
+        that.
+        """
         rid = request.envelope.rid
-        life = self._ledger.life(rid)
-        if life is None:
+        if life.ended is not None:
+            listener.deliver(index, life.ended, self._clock.now_s())
             return
+        self._routes[rid] = (listener, index)
         life.num_prompt_tokens = len(request.prompt_ids)
         if life.is_cancelled:
             self.end((rid,), Ended(Outcome.CLIENT_CANCELLED, message="Abort in waiting queue"))
@@ -139,8 +146,8 @@ class Switchboard:
         else:
             route = self._routes.get(rid)
         if route is not None:
-            answers, index = route
-            answers.deliver(index, event, now_s)
+            listener, index = route
+            listener.deliver(index, event, now_s)
 
     def _violated(self, rid: RequestId, exc: ProtocolViolation) -> None:
         """The engine broke the protocol: its request cannot be trusted any more, the others can."""

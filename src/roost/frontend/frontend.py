@@ -21,7 +21,7 @@ from roost.frontend.corridor import Corridor
 from roost.frontend.engine_view import EngineView
 from roost.frontend.health import Health
 from roost.frontend.intake import Intake, Prepared, TextTools
-from roost.frontend.ledger import Ledger
+from roost.frontend.ledger import Ledger, Life
 from roost.frontend.naming import AnswerName, name_answers
 from roost.frontend.piece import AnswerHead
 from roost.frontend.refusal import ending_of
@@ -243,34 +243,34 @@ class Frontend:
         self, ask: Ask, names: tuple[AnswerName, ...], envelopes: list[Envelope]
     ) -> Answers:
         """All or none: whatever goes wrong on the way, everything that was opened ends."""
-        opened: list[RequestId] = []
+        lives: list[Life] = []
         try:
             for envelope in envelopes:
-                self._open(envelope)
-                opened.append(envelope.rid)
+                lives.append(self._open(envelope))
             intake = self._checked_intake()
             prepared = await self._off_loop(lambda: intake.prepare(ask, names))
-            answers = self._answers(prepared, envelopes)
+            answers = self._answers(prepared, lives)
             await answers.accepted()
         except RequestError as error:
-            self._board.end(opened, ending_of(error))
+            self._board.end(_unended(lives), ending_of(error))
             raise
         except asyncio.CancelledError:
-            self._board.leave(opened)
+            self._board.leave(_unended(lives))
             raise
         except BaseException as bug:
-            self._board.end(opened, Ended(Outcome.ENGINE_FAULT, message=type(bug).__name__))
+            fault = Ended(Outcome.ENGINE_FAULT, message=type(bug).__name__)
+            self._board.end(_unended(lives), fault)
             raise
         return answers
 
-    def _open(self, envelope: Envelope) -> None:
+    def _open(self, envelope: Envelope) -> Life:
         try:
-            self._board.open(envelope)
+            return self._board.open(envelope)
         except RequestError as error:
             self._board.refused(envelope, ending_of(error))
             raise
 
-    def _answers(self, prepared: list[Prepared], envelopes: list[Envelope]) -> Answers:
+    def _answers(self, prepared: list[Prepared], lives: list[Life]) -> Answers:
         """The answers of an ask whose requests are sent off here."""
         streams = [
             AnswerStream(
@@ -282,18 +282,17 @@ class Frontend:
                     prompt_ids=one.prompt_ids,
                     prompt_text=one.prompt_text,
                     max_new_tokens=one.sampling.max_new_tokens,
-                    arrival_s=envelope.arrival_s,
+                    arrival_s=life.envelope.arrival_s,
                 ),
                 one.text,
                 no_stop_trim=one.sampling.no_stop_trim,
             )
-            for index, (one, envelope) in enumerate(zip(prepared, envelopes, strict=True))
+            for index, (one, life) in enumerate(zip(prepared, lives, strict=True))
         ]
         answers = Answers(streams, self._board.leave)
-        for index, (one, envelope) in enumerate(zip(prepared, envelopes, strict=True)):
-            self._board.route(one.name.rid, answers, index)
-            request = GenerateRequest(envelope, one.prompt_ids, one.sampling, one.logprobs)
-            self._board.send(request)
+        for index, (one, life) in enumerate(zip(prepared, lives, strict=True)):
+            request = GenerateRequest(life.envelope, one.prompt_ids, one.sampling, one.logprobs)
+            self._board.send(life, request, answers, index)
         return answers
 
     async def _generate_one(self, timeout_s: float) -> None:
@@ -357,6 +356,11 @@ class Frontend:
 
     async def _off_loop(self, work: Callable[[], _Result]) -> _Result:
         return await asyncio.get_running_loop().run_in_executor(self._executor, work)
+
+
+def _unended(lives: list[Life]) -> list[RequestId]:
+    """Those that still live; another request may go by the rid of one that ended."""
+    return [life.envelope.rid for life in lives if life.ended is None]
 
 
 def _draw_name() -> str:

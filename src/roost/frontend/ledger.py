@@ -39,6 +39,7 @@ class Life:
     is_sent: the engine has been told of it. is_cancelled: before that, its client took it back;
     whoever is preparing it ends it. num_receipts_due: earlier requests of this rid that
     were ended from here, and whose Ended is still to come: until then, what comes is theirs.
+    ended: how it ended, for whoever still prepares it.
     """
 
     envelope: Envelope
@@ -49,6 +50,7 @@ class Life:
     num_prompt_tokens: int = 0
     num_completion_tokens: int = 0
     num_cached_tokens: int = 0
+    ended: Ended | None = None
 
     @property
     def usage(self) -> Usage:
@@ -126,7 +128,7 @@ class Ledger:
         if isinstance(event, Delta):
             life.num_completion_tokens += len(event.token_ids)
         elif isinstance(event, Ended):
-            self._bury(life, event.outcome, now_s, num_receipts_due=0)
+            self._bury(life, event, now_s, num_receipts_due=0)
         return life
 
     def end(self, rid: RequestId, ending: Ended, now_s: float) -> Ended | None:
@@ -140,7 +142,7 @@ class Ledger:
         ended = msgspec.structs.replace(ending, usage=life.usage)
         life.state = advance(life.state, ended)
         due = life.num_receipts_due + life.is_sent
-        self._bury(life, ended.outcome, now_s, num_receipts_due=due)
+        self._bury(life, ended, now_s, num_receipts_due=due)
         return ended
 
     def engine_changed(self) -> tuple[RequestId, ...]:
@@ -189,8 +191,9 @@ class Ledger:
         assert len(self._records) <= self.max_records, "too many records are kept"
         assert all(life.state is not State.ENDED for life in self._lives.values())
 
-    def _bury(self, life: Life, outcome: Outcome, now_s: float, *, num_receipts_due: int) -> None:
+    def _bury(self, life: Life, ended: Ended, now_s: float, *, num_receipts_due: int) -> None:
         rid = life.envelope.rid
+        life.ended = ended
         del self._lives[rid]
         group = self._group_of.pop(rid, None)
         if group is not None:
@@ -198,7 +201,7 @@ class Ledger:
             if not self._groups[group]:
                 del self._groups[group]
         self._forget(now_s)
-        self._records[rid] = _Record(outcome, now_s, num_receipts_due)
+        self._records[rid] = _Record(ended.outcome, now_s, num_receipts_due)
         while len(self._records) > self.max_records:
             self._records.popitem(last=False)
 
