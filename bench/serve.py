@@ -230,6 +230,8 @@ def main() -> None:
     parser.add_argument("--port", type=int, default=8_110, help="this one and the next are used")
     parser.add_argument("--out", type=Path, help="append every turn as a line of JSON")
     options = parser.parse_args()
+    # An ending by a signal must still stop the server that has its turn.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))
     threads = len(os.sched_getaffinity(0))
     model = options.model or demo_model()
     serve = (options.roost, "serve", str(model), "--port", str(options.port))
