@@ -42,12 +42,17 @@ __attribute__((noinline)) void float_tile(const PackedMatrix& w, const float* x,
       constexpr int kB = decltype(b)::value;
       F32 even;
       F32 odd;
+      const float* x_again = x + k;
+      if constexpr (kRows > 1 && kBlocks > 1) {
+        // Read for each block: kept from the block before, they would push a sum out of its register.
+        asm volatile("" : "+r"(x_again));
+      }
       load_pair<kFormat>(blocks[kB], k, even, odd);
       prefetch(blocks[kB] + (k + kAhead) * kBlockRows * kValueBytes);
       unroll<kRows>([&](auto r) __attribute__((always_inline)) {
         constexpr int kR = decltype(r)::value;
-        acc[kR][kB] = fma(even, F32::splat(x[kR * x_stride + k]), acc[kR][kB]);
-        acc[kR][kB] = fma(odd, F32::splat(x[kR * x_stride + k + 1]), acc[kR][kB]);
+        acc[kR][kB] = fma(even, F32::splat(x_again[kR * x_stride]), acc[kR][kB]);
+        acc[kR][kB] = fma(odd, F32::splat(x_again[kR * x_stride + 1]), acc[kR][kB]);
       });
     });
   }
