@@ -14,7 +14,7 @@ namespace roost {
 namespace {
 
 constexpr int64_t kHidden = 64, kHeads = 6, kKvHeads = 2, kHeadDim = 16, kFfn = 96, kVocab = 131;
-constexpr int32_t kGgmlF32 = 0, kGgmlQ8 = 8;
+
 
 // Weights, 64-byte aligned.
 struct Packed {
@@ -29,7 +29,7 @@ Packed pack_f32(int64_t rows, int64_t cols) {
   for (size_t i = 0; i < values.size(); ++i) values[i] = wave(static_cast<int64_t>(i) + rows) * 0.2f;
   Packed p{LazyMemory(static_cast<size_t>(packed_nbytes(WeightFormat::kF32, rows, cols))), {}};
   const float scale =
-      pack(kGgmlF32, reinterpret_cast<const uint8_t*>(values.data()), rows, cols, p.memory.data());
+      pack(GgmlType::kF32, reinterpret_cast<const uint8_t*>(values.data()), rows, cols, p.memory.data());
   p.matrix = {WeightFormat::kF32, rows, cols, scale, p.memory.data()};
   return p;
 }
@@ -42,7 +42,7 @@ Packed pack_q8(int64_t rows, int64_t cols) {
     blocks[i] = at == 0 ? 0x00 : at == 1 ? 0x1c : static_cast<uint8_t>(i * 37 + 11);
   }
   Packed p{LazyMemory(static_cast<size_t>(packed_nbytes(WeightFormat::kU8, rows, cols))), {}};
-  const float scale = pack(kGgmlQ8, blocks.data(), rows, cols, p.memory.data());
+  const float scale = pack(GgmlType::kQ8_0, blocks.data(), rows, cols, p.memory.data());
   p.matrix = {WeightFormat::kU8, rows, cols, scale, p.memory.data()};
   return p;
 }

@@ -1,7 +1,7 @@
 // The ops beside the linear layers for one instruction set.
 #define ROOST_ISA portable
 // any number does: nothing is kept in registers here.
-#define ROOST_ATTENTION_ROWS 4
+#define ROOST_ATTENTION_ROWS 2
 
 #include "../kernels.h"
 #include "../op_kernels.h"
