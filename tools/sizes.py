@@ -14,7 +14,9 @@ MAX_MODULE_LINES: Final = 400
 MAX_FUNCTION_LINES: Final = 60
 MAX_PUBLIC_METHODS: Final = 10
 
-ALLOWED: Final[dict[str, str]] = {}
+ALLOWED: Final[dict[str, str]] = {
+    "src/roost/programs/cpu.py:CpuBuilder": "one method for each op of the Builder interface",
+}
 
 
 def tracked() -> list[Path]:

@@ -99,7 +99,7 @@ double pass_s(const LinearKernels& kernels, const Model& model, Activations& a, 
       const int64_t begin = num_blocks * thread / pool.num_threads();
       const int64_t end = num_blocks * (thread + 1) / pool.num_threads();
       if (is_quantised(w.format)) {
-        kernels.linear_quant(w, {a.groups.data(), w.cols}, num_rows, a.y.data(), kMaxOutputs, begin, end,
+        kernels.linear_quant(w, {a.groups.data(), w.cols, 1}, num_rows, a.y.data(), kMaxOutputs, begin, end,
                              {nullptr, false});
       } else {
         kernels.linear_float(w, a.x.data(), kMaxCols, num_rows, a.y.data(), kMaxOutputs, begin, end, {nullptr, false});
@@ -161,7 +161,7 @@ void print_table(const std::string& isa, const LinearKernels& kernels, GgmlType 
   std::normal_distribution<float> normal;
   for (float& value : a.x) value = normal(random);
   for (int64_t t = 0; t < kMaxRows; ++t) {
-    kernels.quantize_row(&a.x[static_cast<size_t>(t * kMaxCols)], kMaxCols,
+    kernels.quantize_row(&a.x[static_cast<size_t>(t * kMaxCols)], kMaxCols, 1,
                          &a.groups[static_cast<size_t>(t * kMaxCols / kGroup)]);
   }
   std::printf("isa %s, GGML type %d: %.1f MB packed, %.1f M multiply-adds a row\n", isa.c_str(), static_cast<int>(type),

@@ -10,8 +10,8 @@ bool is_supported(Isa isa) {
 #if defined(ROOST_X86)
   // The builtin asks cpuid and, through xgetbv, whether the kernel saves the registers.
   __builtin_cpu_init();
-  const bool has_avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-                        __builtin_cpu_supports("f16c");
+  const bool has_avx2 =
+      __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
   if (isa == Isa::kAvx2) return has_avx2;
 #endif
 #if defined(ROOST_AVX512)

@@ -53,10 +53,13 @@ struct QuantGroup {
 };
 static_assert(sizeof(QuantGroup) == 48);
 
-// Rows of quantised activations, one after the other, cols / 32 groups each. cols is a multiple of 32.
+// Rows of quantised activations, one after the other. cols is a multiple of 32. A row has cols / 32
+// times num_terms groups: with two terms, each group is followed by that of what it left over, so
+// x ≈ q · scale + q' · scale', as good as 15 bits.
 struct QuantRows {
   const QuantGroup* groups;
   int64_t cols;
+  int num_terms;  // 1 or 2
 };
 
 // What to do with a result: y = result (+ bias) (+ what y held).
@@ -74,8 +77,8 @@ struct LinearKernels {
   // f32, f16, bf16 weights × f32 activations (row t at x + t * x_stride).
   void (*linear_float)(const PackedMatrix& w, const float* x, int64_t x_stride, int64_t num_rows, float* y,
                        int64_t y_stride, int64_t block_begin, int64_t block_end, const Epilogue& epilogue);
-  // One row of activations [cols] → its cols / 32 groups.
-  void (*quantize_row)(const float* x, int64_t cols, QuantGroup* out);
+  // One row of activations [cols] → its cols / 32 · num_terms groups.
+  void (*quantize_row)(const float* x, int64_t cols, int num_terms, QuantGroup* out);
   // Matrix row `row` → f32 [cols], for embeddings.
   void (*dequantize_row)(const PackedMatrix& w, int64_t row, float* out);
 };

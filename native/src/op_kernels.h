@@ -53,8 +53,8 @@ struct AttentionTask {
 
 struct RowScan {
   float max;
-  int32_t argmax;   // the lowest index of the maximum
-  bool is_finite;   // no NaN and no infinity in the row
+  int32_t argmax;  // the lowest index of the maximum
+  bool is_finite;  // no NaN and no infinity in the row
 };
 
 struct OpKernels {
@@ -65,8 +65,7 @@ struct OpKernels {
   void (*add)(const float* x, const float* y, float* out, int64_t cols);
   void (*scale)(const float* x, float factor, float* y, int64_t cols);
   // One head. table: cos and sin of the position, [rotary_dim / 2][2]; the rest is copied.
-  void (*rope)(const float* x, float* y, const float* table, int64_t head_dim, int64_t rotary_dim,
-               RopeStyle style);
+  void (*rope)(const float* x, float* y, const float* table, int64_t head_dim, int64_t rotary_dim, RopeStyle style);
   void (*store_k)(const float* k, KvHeadPage page, int64_t slot);
   void (*store_v)(const float* v, KvHeadPage page, int64_t slot);
   void (*attend)(const AttentionTask& task);
@@ -76,8 +75,8 @@ struct OpKernels {
   // Σ exp((x − max) · inverse_temperature), accumulated in double every 1,024 terms.
   double (*sum_exp)(const float* x, int64_t cols, float max, float inverse_temperature);
   // Ids with low ≤ x < high in rising order, and their exp((x − max) · inverse_temperature).
-  int64_t (*select)(const float* x, int64_t cols, float low, float high, float max,
-                    float inverse_temperature, int32_t* ids, float* weights);
+  int64_t (*select)(const float* x, int64_t cols, float low, float high, float max, float inverse_temperature,
+                    int32_t* ids, float* weights);
 };
 
 // Floats of scratch that an attention task needs.

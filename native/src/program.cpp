@@ -35,17 +35,15 @@ void RopeTable::reserve(int64_t num_positions) {
 Program::Program(Isa isa, ThreadPool& pool, Limits limits, std::unique_ptr<KvCache> kv)
     : kernels_(kernels_of(isa)), pool_(pool), limits_(limits), kv_(std::move(kv)) {}
 
-int64_t Program::push_buffer(int64_t stride, int64_t row_bytes, int64_t num_rows) {
-  buffers_.push_back({stride, row_bytes, num_rows, {}});
+int64_t Program::push_buffer(int64_t stride, int64_t row_bytes, int num_terms) {
+  buffers_.push_back({stride, row_bytes, limits_.max_rows, num_terms, {}});
   return static_cast<int64_t>(buffers_.size()) - 1;
 }
 
-int64_t Program::add_buffer(int64_t width) {
-  return push_buffer(padded(width), padded(width) * kFloatBytes, limits_.max_rows);
-}
+int64_t Program::add_buffer(int64_t width) { return push_buffer(padded(width), padded(width) * kFloatBytes, 0); }
 
-int64_t Program::add_quantised(int64_t width) {
-  return push_buffer(0, width / kGroup * static_cast<int64_t>(sizeof(QuantGroup)), limits_.max_rows);
+int64_t Program::add_quantised(int64_t width, int num_terms) {
+  return push_buffer(0, width / kGroup * num_terms * static_cast<int64_t>(sizeof(QuantGroup)), num_terms);
 }
 
 int64_t Program::add_matrix(std::vector<PackedMatrix> segments) {
@@ -85,9 +83,7 @@ void Program::rms_norm(BufferView x, int64_t weight, float eps, int64_t out, int
   ops_.push_back(std::make_unique<NormOp>(x, weight, eps, out, quantised));
 }
 
-void Program::quantise(BufferView x, int64_t quantised) {
-  ops_.push_back(std::make_unique<QuantiseOp>(x, quantised));
-}
+void Program::quantise(BufferView x, int64_t quantised) { ops_.push_back(std::make_unique<QuantiseOp>(x, quantised)); }
 
 void Program::linear(int64_t matrix, BufferView x, int64_t quantised, int64_t bias, int64_t out, bool accumulate) {
   ops_.push_back(std::make_unique<LinearOp>(matrix, x, quantised, bias, out, accumulate));
@@ -112,22 +108,22 @@ void Program::gated(BufferView gate, BufferView up, Activation activation, int64
 
 void Program::add(BufferView x, BufferView y, int64_t out) { ops_.push_back(std::make_unique<AddOp>(x, y, out)); }
 
-void Program::head(BufferView x, int64_t norm, float eps, int64_t matrix, float scale) {
+void Program::head(BufferView x, int64_t norm, float eps, int64_t matrix, float scale, int num_terms) {
   const SegmentedMatrix& m = this->matrix(matrix);
   vocab_size_ = m.rows;
   const bool has_quantised = std::any_of(m.segments.begin(), m.segments.end(), [](const PackedMatrix& segment) {
     return segment.format > WeightFormat::kBF16;
   });
   const int64_t hidden = add_buffer(x.width);
-  const int64_t quantised = has_quantised ? add_quantised(x.width) : -1;
+  const int64_t quantised = has_quantised ? add_quantised(x.width, num_terms) : -1;
   const int64_t logits = add_buffer(vocab_size_);
   for (const int64_t buffer : {hidden, quantised, logits}) {
     if (buffer < 0) continue;
     buffers_[static_cast<size_t>(buffer)].num_rows = std::min(HeadOp::kHeadRows, limits_.max_logits_rows);
   }
   const int64_t max_chunks = (limits_.max_logits_rows + HeadOp::kHeadRows - 1) / HeadOp::kHeadRows;
-  ops_.push_back(std::make_unique<HeadOp>(x, norm, eps, matrix, scale, HeadOp::Buffers{hidden, quantised, logits},
-                                          max_chunks));
+  ops_.push_back(
+      std::make_unique<HeadOp>(x, norm, eps, matrix, scale, HeadOp::Buffers{hidden, quantised, logits}, max_chunks));
 }
 
 void Program::finish() {
@@ -150,7 +146,7 @@ float* Program::row(int64_t buffer, int64_t row) const {
 QuantGroup* Program::quantised_row(int64_t buffer, int64_t width, int64_t row) const {
   // A buffer is as wide as the widest of the values that share it; each has its own stride.
   const Buffer& b = buffers_[static_cast<size_t>(buffer)];
-  return reinterpret_cast<QuantGroup*>(b.memory.data()) + row * (width / kGroup);
+  return reinterpret_cast<QuantGroup*>(b.memory.data()) + row * (width / kGroup * b.num_terms);
 }
 
 int64_t Program::plan_index(int64_t group) const {

@@ -107,7 +107,7 @@ class Program {
 
   // Recording. Numbers that come back name things in later calls; −1 is "none".
   int64_t add_buffer(int64_t width);
-  int64_t add_quantised(int64_t width);
+  int64_t add_quantised(int64_t width, int num_terms);
   int64_t add_matrix(std::vector<PackedMatrix> segments);
   int64_t add_vector(const float* values, int64_t width);
   int64_t add_rope(std::vector<float> inverse_frequencies, RopeStyle style, float scale);
@@ -119,7 +119,7 @@ class Program {
   void attention(int64_t q, int64_t layer, int64_t num_heads, int64_t window, float scale, int64_t out);
   void gated(BufferView gate, BufferView up, Activation activation, int64_t out, int64_t quantised);
   void add(BufferView x, BufferView y, int64_t out);
-  void head(BufferView x, int64_t norm, float eps, int64_t matrix, float scale);
+  void head(BufferView x, int64_t norm, float eps, int64_t matrix, float scale, int num_terms);
   // Reserves the buffers. Throws std::bad_alloc.
   void finish();
 
@@ -137,6 +137,7 @@ class Program {
   ThreadPool& pool() const { return pool_; }
   float* row(int64_t buffer, int64_t row) const;
   int64_t stride(int64_t buffer) const { return buffers_[static_cast<size_t>(buffer)].stride; }
+  int num_terms(int64_t buffer) const { return buffers_[static_cast<size_t>(buffer)].num_terms; }
   // Groups of row `row` of a quantised buffer that holds rows of `width`.
   QuantGroup* quantised_row(int64_t buffer, int64_t width, int64_t row) const;
   const SegmentedMatrix& matrix(int64_t number) const { return matrices_[static_cast<size_t>(number)]; }
@@ -148,13 +149,14 @@ class Program {
 
  private:
   struct Buffer {
-    int64_t stride;     // floats
+    int64_t stride;  // floats
     int64_t row_bytes;
     int64_t num_rows;
+    int num_terms;      // of a quantised buffer, else 0
     LazyMemory memory;  // f32 rows, or groups of quantised ones
   };
 
-  int64_t push_buffer(int64_t stride, int64_t row_bytes, int64_t num_rows);
+  int64_t push_buffer(int64_t stride, int64_t row_bytes, int num_terms);
   void need_scratch(int64_t floats);
   void plan(const StepInputs& inputs, const StepResults& results);
   void execute(int thread);

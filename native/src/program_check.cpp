@@ -18,8 +18,8 @@ std::string at(const char* name, int64_t index, int64_t value) {
 void check_slices(const Program& program, const StepInputs& in) {
   require(in.num_rows > 0, "a step needs at least one row");
   require(in.num_rows <= program.limits().max_rows, "the step has " + std::to_string(in.num_rows) +
-                                                         " rows; the program takes " +
-                                                         std::to_string(program.limits().max_rows));
+                                                        " rows; the program takes " +
+                                                        std::to_string(program.limits().max_rows));
   require(in.slice_offsets[0] == 0, "slice_offsets must start at 0");
   require(in.slice_offsets[in.num_slices] == in.num_rows, "slice_offsets must end at the number of rows");
   for (int64_t s = 0; s < in.num_slices; ++s) {
@@ -47,8 +47,8 @@ void check_ids(const Program& program, const StepInputs& in, int64_t begin, int6
   require(begin >= 0 && count >= 0 && begin + count <= in.pools.num_ints, std::string(what) + " out of range");
   for (int64_t i = begin; i < begin + count; ++i) {
     const int32_t id = in.pools.ints[i];
-    require(id >= 0 && id < program.vocab_size(), std::string(what) + " holds " + std::to_string(id) +
-                                                      ", which is no token id");
+    require(id >= 0 && id < program.vocab_size(),
+            std::string(what) + " holds " + std::to_string(id) + ", which is no token id");
   }
 }
 

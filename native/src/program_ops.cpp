@@ -24,7 +24,7 @@ void for_rows(const OpContext& c, const Body& body) {
 }
 
 void quantise_row(const Program& p, const float* x, int64_t width, int64_t buffer, int64_t row) {
-  p.kernels().linear->quantize_row(x, width, p.quantised_row(buffer, width, row));
+  p.kernels().linear->quantize_row(x, width, p.num_terms(buffer), p.quantised_row(buffer, width, row));
 }
 
 // A weight block is unpacked once for the rows of a tile; a tile's activations stay in L2.
@@ -55,7 +55,7 @@ void multiply_segment(const Program& p, const MultiplyArgs& a, size_t segment, i
     const float* x = p.row(a.x.buffer, row) + a.x.offset;
     kernels.linear_float(w, x, p.stride(a.x.buffer), num_rows, y, p.stride(a.out), block_begin, block_end, epilogue);
   } else {
-    const QuantRows x{p.quantised_row(a.quantised, w.cols, row), w.cols};
+    const QuantRows x{p.quantised_row(a.quantised, w.cols, row), w.cols, p.num_terms(a.quantised)};
     kernels.linear_quant(w, x, num_rows, y, p.stride(a.out), block_begin, block_end, epilogue);
   }
 }
@@ -166,8 +166,8 @@ AttentionTask AttentionOp::task(const OpContext& c, const AttentionPlan& plan, c
   t.q_stride = p.stride(q_);
   t.out = is_partial ? nullptr : p.row(out_, piece.row) + first_column;
   t.out_stride = p.stride(out_);
-  t.partial = is_partial ? const_cast<float*>(plan.partials.data()) + piece.partial + kv_head * piece.partial_stride
-                         : nullptr;
+  t.partial =
+      is_partial ? const_cast<float*>(plan.partials.data()) + piece.partial + kv_head * piece.partial_stride : nullptr;
   t.num_rows = piece.num_rows;
   t.first_position = c.step.in->positions[piece.row];
   t.group = plan.group;
@@ -222,7 +222,9 @@ void GatedOp::run(const OpContext& c) const {
     p.kernels().ops->gated(p.row(gate_.buffer, row) + gate_.offset + at, p.row(up_.buffer, row) + up_.offset + at, to,
                            n, activation_);
     if (quantised_ < 0) return;
-    p.kernels().linear->quantize_row(to, n, p.quantised_row(quantised_, width, row) + at / kGroup);
+    const int num_terms = p.num_terms(quantised_);
+    p.kernels().linear->quantize_row(to, n, num_terms,
+                                     p.quantised_row(quantised_, width, row) + at / kGroup * num_terms);
   });
 }
 

@@ -187,8 +187,7 @@ void top(const OpKernels& ops, const float* x, int64_t vocab_size, float max, do
 
 }  // namespace
 
-SamplerScratch::SamplerScratch(int64_t vocab_size)
-    : memory_(static_cast<size_t>(vocab_size + 16) * 4 * sizeof(float)) {
+SamplerScratch::SamplerScratch(int64_t vocab_size) : memory_(static_cast<size_t>(vocab_size + 16) * 4 * sizeof(float)) {
   const int64_t stride = vocab_size + 16;
   edited = memory_.floats();
   weights = edited + stride;

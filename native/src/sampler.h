@@ -57,11 +57,11 @@ struct RaggedPools {
 
 struct RowResult {
   int32_t* token_id;
-  float* logprob;        // NaN where not wanted
-  int32_t* top_ids;      // [num_top]
-  float* top_logprobs;   // [num_top]
-  float* picked;         // [picked_count]
-  uint8_t* fault;        // 1: the logits are not finite, or nothing may be chosen
+  float* logprob;       // NaN where not wanted
+  int32_t* top_ids;     // [num_top]
+  float* top_logprobs;  // [num_top]
+  float* picked;        // [picked_count]
+  uint8_t* fault;       // 1: the logits are not finite, or nothing may be chosen
 };
 
 // A thread's working memory; sized once.

@@ -12,8 +12,8 @@ namespace roost {
 // Rows are tokens; the rows of a slice are consecutive tokens of one sequence. All of it is checked.
 struct StepInputs {
   int64_t num_rows;
-  const int32_t* token_ids;      // [num_rows]
-  const int32_t* positions;      // [num_rows]
+  const int32_t* token_ids;  // [num_rows]
+  const int32_t* positions;  // [num_rows]
   int64_t num_slices;
   const int32_t* slice_offsets;  // [num_slices + 1]
   const int32_t* pages;          // the slices' page tables, one after another
@@ -24,10 +24,10 @@ struct StepInputs {
 };
 
 struct StepResults {
-  int32_t* token_ids;             // [num_heads]
-  float* logprobs;                // [num_heads]
-  int32_t* top_ids;               // [num_heads, num_top]
-  float* top_logprobs;            // [num_heads, num_top]
+  int32_t* token_ids;   // [num_heads]
+  float* logprobs;      // [num_heads]
+  int32_t* top_ids;     // [num_heads, num_top]
+  float* top_logprobs;  // [num_heads, num_top]
   int64_t num_top;
   float* picked_logprobs;         // one after another
   const int32_t* picked_offsets;  // [num_heads + 1]
@@ -41,7 +41,7 @@ struct AttentionPiece {
   int64_t num_rows;
   int64_t split_begin;
   int64_t split_end;
-  int64_t partial;  // offset of KV head 0's states in the partial buffer, or −1: finishes by itself
+  int64_t partial;         // offset of KV head 0's states in the partial buffer, or −1: finishes by itself
   int64_t partial_stride;  // from KV head to KV head
 };
 

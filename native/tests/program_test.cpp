@@ -15,7 +15,6 @@ namespace {
 
 constexpr int64_t kHidden = 64, kHeads = 6, kKvHeads = 2, kHeadDim = 16, kFfn = 96, kVocab = 131;
 
-
 // Weights, 64-byte aligned.
 struct Packed {
   LazyMemory memory;
@@ -50,7 +49,7 @@ Packed pack_q8(int64_t rows, int64_t cols) {
 struct Model {
   Packed table = pack_f32(kVocab, kHidden);
   Packed qkv = pack_q8((kHeads + 2 * kKvHeads) * kHeadDim, kHidden);
-  Packed out = pack_q8(kHidden, kHeads * kHeadDim);
+  Packed out = pack_q8(kHidden, kHeads* kHeadDim);
   Packed gate_up = pack_q8(2 * kFfn, kHidden);
   Packed down = pack_q8(kHidden, kFfn);
   std::vector<float> ones = std::vector<float>(kHidden, 1.0f);
@@ -60,7 +59,7 @@ struct Model {
                                        std::make_unique<KvCache>(128, 1, kKvHeads, kHeadDim, KvType::kBf16));
     const int64_t x = p->add_buffer(kHidden), wide = p->add_buffer(2 * kFfn), q = p->add_buffer(kHeads * kHeadDim);
     const int64_t attended = p->add_buffer(kHeads * kHeadDim);
-    const int64_t narrow_q = p->add_quantised(kHidden), wide_q = p->add_quantised(kHeads * kHeadDim);
+    const int64_t narrow_q = p->add_quantised(kHidden, 2), wide_q = p->add_quantised(kHeads * kHeadDim, 1);
     const int64_t norm = p->add_vector(ones.data(), kHidden);
     const int64_t rope = p->add_rope({1.0f, 0.5f, 0.25f, 0.1f, 0.05f, 0.02f, 0.01f, 0.001f}, RopeStyle::kHalf, 1.0f);
     const int64_t q_size = kHeads * kHeadDim, kv_size = kKvHeads * kHeadDim;
@@ -79,7 +78,7 @@ struct Model {
     p->linear(p->add_matrix({gate_up.matrix}), none, narrow_q, -1, wide, false);
     p->gated({wide, 0, kFfn}, {wide, kFfn, kFfn}, Activation::kSilu, -1, wide_q);
     p->linear(p->add_matrix({down.matrix}), none, wide_q, -1, x, true);
-    p->head({x, 0, kHidden}, norm, 1e-5f, p->add_matrix({table.matrix}), 1.0f);
+    p->head({x, 0, kHidden}, norm, 1e-5f, p->add_matrix({table.matrix}), 1.0f, 2);
     p->finish();
     return p;
   }
@@ -115,8 +114,16 @@ std::vector<float> run(Program& program, int64_t length, int64_t chunk) {
     std::vector<int32_t> token_ids(n), top_ids(3 * n), picked(n + 1, 0);
     std::vector<float> logprobs(n), top_logprobs(3 * n);
     std::vector<uint8_t> faults(n);
-    const StepInputs in{rows,  ids.data(), positions.data(), 1,
-                        slices, pages.data(), tables, rows, heads.data(), {nullptr, 0, nullptr, 0, nullptr, 0}};
+    const StepInputs in{rows,
+                        ids.data(),
+                        positions.data(),
+                        1,
+                        slices,
+                        pages.data(),
+                        tables,
+                        rows,
+                        heads.data(),
+                        {nullptr, 0, nullptr, 0, nullptr, 0}};
     const StepResults out{token_ids.data(), logprobs.data(), top_ids.data(), top_logprobs.data(), 3,
                           nullptr,          picked.data(),   faults.data()};
     check(program, in, out);

@@ -3,6 +3,7 @@
 The judge of values is float64 over weights as the `gguf` package decodes them.
 """
 
+import itertools
 from dataclasses import dataclass
 
 import gguf
@@ -57,11 +58,11 @@ class Matrix:
         *,
         bias: F32 | None = None,
         accumulate: F32 | None = None,
+        num_terms: int = 1,
     ) -> F32:
         rows, cols = self.weights.shape
-        return _native.linear(
-            isa, self.format, self.packed, rows, cols, self.scale, x, bias, accumulate
-        )
+        own = isa, self.format, self.packed, rows, cols, self.scale
+        return _native.linear(*own, x, bias, accumulate, num_terms)
 
     def dequantized(self, isa: str) -> F32:
         rows, cols = self.weights.shape
@@ -107,12 +108,14 @@ def same_bits(left: F32, right: F32) -> bool:
     return bool(np.array_equal(left.view(np.uint32), right.view(np.uint32)))
 
 
-def seen_by_kernels(matrix: Matrix, x: F32) -> F64:
+def seen_by_kernels(matrix: Matrix, x: F32, num_terms: int = 1) -> F64:
     """The activations as the kernels see them: quantised, unless the weights are floats."""
     if matrix.format <= WeightFormat.BF16:
         return x.astype(np.float64)
-    q, scale, *_ = _native.quantize_rows("portable", x)
-    return q.astype(np.float64) * np.repeat(scale.astype(np.float64), 32, axis=1)
+    q, scale, *_ = _native.quantize_rows("portable", x, num_terms)
+    parts = q.astype(np.float64).reshape(*scale.shape, 32) * scale.astype(np.float64)[..., None]
+    whole: F64 = parts.reshape(len(x), -1, num_terms, 32).sum(axis=2).reshape(x.shape)
+    return whole
 
 
 def group_magnitudes(weights: F32) -> F64:
@@ -134,6 +137,13 @@ def test_every_instruction_set_and_number_of_rows_gives_the_same_bits(
             for num_rows in NUM_ROWS:
                 result = matrix.linear(isa, x[:num_rows])
                 assert same_bits(result, judge[:num_rows]), (isa, cols, num_rows)
+        if kind not in QUANTISED:
+            continue
+        fine = matrix.linear("portable", x, num_terms=2)
+        for isa in ISAS:
+            for num_rows in NUM_ROWS:
+                result = matrix.linear(isa, x[:num_rows], num_terms=2)
+                assert same_bits(result, fine[:num_rows]), (isa, cols, num_rows)
 
 
 @pytest.mark.parametrize("kind", TYPES, ids=lambda kind: kind.name)
@@ -141,31 +151,35 @@ def test_a_row_is_the_same_anywhere_in_a_large_batch(kind: gguf.GGMLQuantization
     cols = 1536 if kind in QUANTISED else 160
     matrix = make(kind, 40, cols)
     x = activations(301, cols)
-    for isa in ISAS:
-        together = matrix.linear(isa, x)
+    for isa, num_terms in itertools.product(ISAS, (1, 2)):
+        together = matrix.linear(isa, x, num_terms=num_terms)
         for row in (0, 127, 128, 255, 256, 299, 300):
-            assert same_bits(matrix.linear(isa, x[row : row + 1])[0], together[row]), (isa, row)
+            alone = matrix.linear(isa, x[row : row + 1], num_terms=num_terms)
+            assert same_bits(alone[0], together[row]), (isa, num_terms, row)
 
 
 @pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("num_terms", [1, 2])
 @pytest.mark.parametrize("kind", TYPES, ids=lambda kind: kind.name)
-def test_results_are_those_of_float64(kind: gguf.GGMLQuantizationType, isa: str) -> None:
+def test_results_are_those_of_float64(
+    kind: gguf.GGMLQuantizationType, num_terms: int, isa: str
+) -> None:
     for cols in cols_of(kind):
         matrix = make(kind, 33, cols)
         x = activations(5, cols)
-        seen = seen_by_kernels(matrix, x)
+        seen = seen_by_kernels(matrix, x, num_terms)
         weights = matrix.dequantized(isa).astype(np.float64)
         if matrix.format > WeightFormat.BF16:
             # A group adds two roundings of the sum so far, and three of its own products. Codes
             # span their range in a group, so scale · code and the minimum are each at most twice
             # the group's largest weight.
             sizes = 4 * group_magnitudes(matrix.weights)
-            roundings = 2 * (cols // 32) + 3
+            roundings = 2 * num_terms * (cols // 32) + 3
         else:
             sizes = np.abs(weights)
             roundings = cols
         tolerance = roundings * EPS * (np.abs(seen) @ sizes.T)
-        error = np.abs(matrix.linear(isa, x) - seen @ weights.T)
+        error = np.abs(matrix.linear(isa, x, num_terms=num_terms) - seen @ weights.T)
         assert (error <= tolerance).all(), (cols, (error / tolerance).max())
 
 
@@ -263,6 +277,24 @@ def test_activations_are_quantised_to_nearest_even(isa: str) -> None:
     assert np.array_equal(first_sums, wanted[..., :16].sum(axis=2, dtype=np.int32))
     assert same_bits(scaled_sum, scale * sums.astype(np.float32))
     assert wanted[5, 0, 1] == -14  # −14.5 to even
+
+
+@pytest.mark.parametrize("isa", ISAS)
+def test_two_terms_keep_fifteen_bits(isa: str) -> None:
+    x = activations(9, 576) * np.float32(3)
+    x[4, :64] = 0
+    x[5, 3] = np.float32(1e9)
+    q, scale, *_ = _native.quantize_rows(isa, x, 2)
+    one_q, one_scale, *_ = _native.quantize_rows(isa, x, 1)
+    terms = q.reshape(9, 18, 2, 32)
+    assert np.array_equal(terms[:, :, 0].reshape(9, 576), one_q)
+    assert same_bits(np.ascontiguousarray(scale.reshape(9, 18, 2)[..., 0]), one_scale)
+    parts = terms.astype(np.float64) * scale.reshape(9, 18, 2, 1).astype(np.float64)
+    error = np.abs(parts.sum(axis=2) - x.reshape(9, 18, 32))
+    largest = np.abs(x.reshape(9, 18, 32)).max(axis=2, keepdims=True)
+    # Half a step of the second term, whose largest value is half a step of the first; and the
+    # rounding of the rest itself.
+    assert (error <= largest * (1 / (4 * 127**2) + EPS)).all()
 
 
 @pytest.mark.parametrize("isa", ISAS)

@@ -38,7 +38,9 @@ class NumpyBuilder:
     def rms_norm(self, x: Rows, weight: Weight, eps: float) -> Rows:
         return self._new(_rms_norm(self._values(x), _vector(weight), eps))
 
-    def linear(self, x: Rows, weight: Weight, bias: Weight | None = None) -> Rows:
+    def linear(
+        self, x: Rows, weight: Weight, bias: Weight | None = None, *, is_fine: bool = False
+    ) -> Rows:
         y = self._values(x) @ _matrix(weight).T
         return self._new(y if bias is None else y + _vector(bias))
 

@@ -147,7 +147,9 @@ def check_likeliest(engine: Engine, prompt: Prompt) -> int:
 
 
 def test_logprobs_are_at_least_as_near_as_llama_cpps(smollm2: Engine) -> None:
-    judge_errors(errors(smollm2, SMOLLM2), FIGURES["smollm2"]["llama_cpp"])
+    error = errors(smollm2, SMOLLM2)
+    judge_errors(error, FIGURES["smollm2"]["llama_cpp"])
+    assert np.abs(error).mean() < 0.05
 
 
 def test_a_clear_first_choice_is_the_references(smollm2: Engine) -> None:

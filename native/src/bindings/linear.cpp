@@ -81,23 +81,28 @@ PackedMatrix packed_matrix(int format, const ReadOnlyArray& packed, int64_t rows
   return {known, rows, cols, scale, data};
 }
 
-void linear_rows(const LinearKernels& kernels, const PackedMatrix& w, const float* x, int64_t num_rows, float* y,
-                 const Epilogue& epilogue) {
+void check_terms(int num_terms) {
+  if (num_terms != 1 && num_terms != 2) refuse("num_terms", "must be 1 or 2");
+}
+
+void linear_rows(const LinearKernels& kernels, const PackedMatrix& w, const float* x, int64_t num_rows, int num_terms,
+                 float* y, const Epilogue& epilogue) {
   const int64_t num_blocks = (w.rows + kBlockRows - 1) / kBlockRows;
   if (!is_quantised(w.format)) {
     kernels.linear_float(w, x, w.cols, num_rows, y, w.rows, 0, num_blocks, epilogue);
     return;
   }
-  const int64_t num_groups = w.cols / kGroup;
-  std::vector<QuantGroup> groups(static_cast<size_t>(num_rows * num_groups));
+  const int64_t row_groups = w.cols / kGroup * num_terms;
+  std::vector<QuantGroup> groups(static_cast<size_t>(num_rows * row_groups));
   for (int64_t t = 0; t < num_rows; ++t)
-    kernels.quantize_row(x + t * w.cols, w.cols, &groups[static_cast<size_t>(t * num_groups)]);
-  kernels.linear_quant(w, {groups.data(), w.cols}, num_rows, y, w.rows, 0, num_blocks, epilogue);
+    kernels.quantize_row(x + t * w.cols, w.cols, num_terms, &groups[static_cast<size_t>(t * row_groups)]);
+  kernels.linear_quant(w, {groups.data(), w.cols, num_terms}, num_rows, y, w.rows, 0, num_blocks, epilogue);
 }
 
 nb::object linear(const std::string& isa, int format, const ReadOnlyArray& packed, int64_t rows, int64_t cols,
                   float scale, const ReadOnlyArray& x, const std::optional<ReadOnlyArray>& bias,
-                  const std::optional<ReadOnlyArray>& accumulate) {
+                  const std::optional<ReadOnlyArray>& accumulate, int num_terms) {
+  check_terms(num_terms);
   const LinearKernels& kernels = linear_kernels_of(isa);
   const PackedMatrix w = packed_matrix(format, packed, rows, cols, scale);
   const float* from = read_only<float>(x, "x", 2);
@@ -116,7 +121,7 @@ nb::object linear(const std::string& isa, int format, const ReadOnlyArray& packe
   }
   {
     nb::gil_scoped_release release;
-    linear_rows(kernels, w, from, num_rows, y.get(), epilogue);
+    linear_rows(kernels, w, from, num_rows, num_terms, y.get(), epilogue);
   }
   return owned_array(std::move(y), {static_cast<size_t>(num_rows), static_cast<size_t>(rows)});
 }
@@ -133,18 +138,19 @@ nb::object dequantize(const std::string& isa, int format, const ReadOnlyArray& p
   return owned_array(std::move(values), {static_cast<size_t>(rows), static_cast<size_t>(cols)});
 }
 
-nb::tuple quantize_rows(const std::string& isa, const ReadOnlyArray& x) {
+nb::tuple quantize_rows(const std::string& isa, const ReadOnlyArray& x, int num_terms) {
+  check_terms(num_terms);
   const LinearKernels& kernels = linear_kernels_of(isa);
   const float* from = read_only<float>(x, "x", 2);
   const size_t rows = x.shape(0);
   const size_t cols = x.shape(1);
   if (cols % kGroup != 0) refuse("x", "must have columns in groups of 32");
-  const size_t num_groups = cols / kGroup;
+  const size_t num_groups = cols / kGroup * static_cast<size_t>(num_terms);
   std::vector<QuantGroup> groups(rows * num_groups);
   for (size_t t = 0; t < rows; ++t) {
-    kernels.quantize_row(from + t * cols, static_cast<int64_t>(cols), &groups[t * num_groups]);
+    kernels.quantize_row(from + t * cols, static_cast<int64_t>(cols), num_terms, &groups[t * num_groups]);
   }
-  auto q = std::make_unique<int8_t[]>(rows * cols);
+  auto q = std::make_unique<int8_t[]>(groups.size() * kGroup);
   auto scale = std::make_unique<float[]>(groups.size());
   auto scaled_sum = std::make_unique<float[]>(groups.size());
   auto sum = std::make_unique<int32_t[]>(groups.size());
@@ -156,10 +162,10 @@ nb::tuple quantize_rows(const std::string& isa, const ReadOnlyArray& x) {
     sum[g] = groups[g].sum;
     first_sum[g] = groups[g].first_sum;
   }
-  return nb::make_tuple(owned_array(std::move(q), {rows, cols}), owned_array(std::move(scale), {rows, num_groups}),
-                        owned_array(std::move(scaled_sum), {rows, num_groups}),
-                        owned_array(std::move(sum), {rows, num_groups}),
-                        owned_array(std::move(first_sum), {rows, num_groups}));
+  return nb::make_tuple(
+      owned_array(std::move(q), {rows, num_groups * kGroup}), owned_array(std::move(scale), {rows, num_groups}),
+      owned_array(std::move(scaled_sum), {rows, num_groups}), owned_array(std::move(sum), {rows, num_groups}),
+      owned_array(std::move(first_sum), {rows, num_groups}));
 }
 
 }  // namespace
@@ -173,11 +179,13 @@ void bind_linear(nb::module_& m) {
         "f32 [rows, cols] → dst, packed like Q8_0 (8 bits) or Q4_1 (4 bits). Returns the matrix's scale.");
   m.def("linear", linear, nb::arg("isa"), nb::arg("format"), nb::arg("packed"), nb::arg("rows"), nb::arg("cols"),
         nb::arg("scale"), nb::arg("x"), nb::arg("bias") = nb::none(), nb::arg("accumulate") = nb::none(),
-        "x f32 [t, cols] → f32 [t, rows] (+ bias) (+ accumulate), on the calling thread.");
+        nb::arg("num_terms") = 1, "x f32 [t, cols] → f32 [t, rows] (+ bias) (+ accumulate), on the calling thread.");
   m.def("dequantize", dequantize, nb::arg("isa"), nb::arg("format"), nb::arg("packed"), nb::arg("rows"),
         nb::arg("cols"), nb::arg("scale"), "The packed matrix as f32 [rows, cols].");
-  m.def("quantize_rows", quantize_rows, nb::arg("isa"), nb::arg("x"),
-        "x f32 [t, cols] → q i8 [t, cols], and a group of 32: scale, scaled_sum (f32), sum, first_sum (i32).");
+  m.def(
+      "quantize_rows", quantize_rows, nb::arg("isa"), nb::arg("x"), nb::arg("num_terms") = 1,
+      "x f32 [t, cols] → q i8 [t, groups · 32], and a group: scale, scaled_sum (f32), sum, first_sum (i32). A row has "
+      "cols / 32 · num_terms groups.");
 }
 
 }  // namespace roost

@@ -51,8 +51,8 @@ class BoundProgram {
     require(pages > 0 && layers > 0 && kv_heads > 0 && head_dim > 0, "the KV shape must be positive");
     require(head_dim % 16 == 0, "head_dim must be a multiple of 16");
     require(dtype == "bf16" || dtype == "f32", "the KV dtype must be bf16 or f32");
-    auto cache = std::make_unique<KvCache>(pages, layers, kv_heads, head_dim,
-                                           dtype == "bf16" ? KvType::kBf16 : KvType::kF32);
+    auto cache =
+        std::make_unique<KvCache>(pages, layers, kv_heads, head_dim, dtype == "bf16" ? KvType::kBf16 : KvType::kF32);
     program_ = std::make_unique<Program>(isa_of(isa), *pool_, Limits{max_rows, max_logits_rows, max_context},
                                          std::move(cache));
   }
@@ -142,19 +142,20 @@ void run(BoundProgram& self, const Rows& rows, const Pages& tables, const In<uin
   // Records come as bytes of any alignment.
   std::vector<HeadRecord> heads(static_cast<size_t>(num_heads));
   if (num_heads > 0) std::memcpy(heads.data(), records.data(), heads.size() * sizeof(HeadRecord));
-  const StepInputs in{size(token_ids),
-                      token_ids.data(),
-                      positions.data(),
-                      size(slice_offsets) - 1,
-                      slice_offsets.data(),
-                      pages.data(),
-                      page_offsets.data(),
-                      num_heads,
-                      heads.data(),
-                      {ints.data(), size(ints), floats.data(), size(floats), masks.data(), size(masks)}};
-  const StepResults out{out_ids.data(),      out_logprobs.data(),   top_ids.data(),
-                        top_logprobs.data(), static_cast<int64_t>(top_ids.shape(1)), picked_logprobs.data(),
-                        picked_offsets.data(), faults.data()};
+  const StepInputs in{
+      size(token_ids),      token_ids.data(),
+      positions.data(),     size(slice_offsets) - 1,
+      slice_offsets.data(), pages.data(),
+      page_offsets.data(),  num_heads,
+      heads.data(),         {ints.data(), size(ints), floats.data(), size(floats), masks.data(), size(masks)}};
+  const StepResults out{out_ids.data(),
+                        out_logprobs.data(),
+                        top_ids.data(),
+                        top_logprobs.data(),
+                        static_cast<int64_t>(top_ids.shape(1)),
+                        picked_logprobs.data(),
+                        picked_offsets.data(),
+                        faults.data()};
   nb::gil_scoped_release release;
   const std::lock_guard lock(self.mutex());
   Program& program = self.open();
@@ -179,12 +180,10 @@ void copy_pages(BoundProgram& self, const std::vector<int64_t>& sources, const s
 }  // namespace
 
 void bind_program(nb::module_& m) {
-  nb::class_<Pool>(m, "ThreadPool")
-      .def(nb::init<int>(), nb::arg("num_threads"))
-      .def("close", [](Pool& self) {
-        nb::gil_scoped_release release;
-        self.threads->close();
-      });
+  nb::class_<Pool>(m, "ThreadPool").def(nb::init<int>(), nb::arg("num_threads")).def("close", [](Pool& self) {
+    nb::gil_scoped_release release;
+    self.threads->close();
+  });
 
   nb::class_<BoundProgram>(m, "Program")
       .def(nb::init<const std::string&, const Pool&, std::tuple<int64_t, int64_t, int64_t>,
@@ -192,9 +191,10 @@ void bind_program(nb::module_& m) {
            nb::arg("isa"), nb::arg("pool"), nb::arg("limits"), nb::arg("kv"))
       .def("add_buffer", [](BoundProgram& self, int64_t width) { return self.open().add_buffer(width); })
       .def("add_quantised",
-           [](BoundProgram& self, int64_t width) {
+           [](BoundProgram& self, int64_t width, int num_terms) {
              require(width % kGroup == 0, "quantised rows have a multiple of 32 columns");
-             return self.open().add_quantised(width);
+             require(num_terms == 1 || num_terms == 2, "quantised rows have 1 or 2 terms");
+             return self.open().add_quantised(width, num_terms);
            })
       .def("add_matrix", &add_matrix)
       .def("add_vector", &add_vector)
@@ -202,13 +202,12 @@ void bind_program(nb::module_& m) {
            [](BoundProgram& self, std::vector<float> frequencies, int32_t style, float scale) {
              return self.open().add_rope(std::move(frequencies), static_cast<RopeStyle>(style), scale);
            })
-      .def("embed", [](BoundProgram& self, int64_t table, float scale, int64_t out) { self.open().embed(table, scale, out); })
-      .def("rms_norm",
-           [](BoundProgram& self, const ViewArgs& x, int64_t weight, float eps, int64_t out, int64_t quantised) {
-             self.open().rms_norm(view_of(x), weight, eps, out, quantised);
-           })
-      .def("quantise",
-           [](BoundProgram& self, const ViewArgs& x, int64_t quantised) { self.open().quantise(view_of(x), quantised); })
+      .def("embed",
+           [](BoundProgram& self, int64_t table, float scale, int64_t out) { self.open().embed(table, scale, out); })
+      .def("rms_norm", [](BoundProgram& self, const ViewArgs& x, int64_t weight, float eps, int64_t out,
+                          int64_t quantised) { self.open().rms_norm(view_of(x), weight, eps, out, quantised); })
+      .def("quantise", [](BoundProgram& self, const ViewArgs& x,
+                          int64_t quantised) { self.open().quantise(view_of(x), quantised); })
       .def("linear",
            [](BoundProgram& self, int64_t matrix, const ViewArgs& x, int64_t quantised, int64_t bias, int64_t out,
               bool accumulate) { self.open().linear(matrix, view_of(x), quantised, bias, out, accumulate); })
@@ -223,13 +222,13 @@ void bind_program(nb::module_& m) {
               int64_t quantised) {
              self.open().gated(view_of(gate), view_of(up), static_cast<Activation>(activation), out, quantised);
            })
-      .def("add",
-           [](BoundProgram& self, const ViewArgs& x, const ViewArgs& y, int64_t out) {
-             self.open().add(view_of(x), view_of(y), out);
-           })
+      .def("add", [](BoundProgram& self, const ViewArgs& x, const ViewArgs& y,
+                     int64_t out) { self.open().add(view_of(x), view_of(y), out); })
       .def("head",
-           [](BoundProgram& self, const ViewArgs& x, int64_t norm, float eps, int64_t matrix, float scale) {
-             self.open().head(view_of(x), norm, eps, matrix, scale);
+           [](BoundProgram& self, const ViewArgs& x, int64_t norm, float eps, int64_t matrix, float scale,
+              int num_terms) {
+             require(num_terms == 1 || num_terms == 2, "quantised rows have 1 or 2 terms");
+             self.open().head(view_of(x), norm, eps, matrix, scale, num_terms);
            })
       .def("finish", [](BoundProgram& self) { self.open().finish(); })
       .def("run", &run)

@@ -14,13 +14,15 @@
 namespace roost::ROOST_ISA {
 namespace attention {
 
-constexpr int kTileRows = ROOST_ATTENTION_ROWS;  // query rows whose sums fit the registers
+constexpr int kTileRows = ROOST_ATTENTION_ROWS;          // query rows whose sums fit the registers
 constexpr int64_t kScoreStride = kSplitTokens + kLanes;  // not a power of two: rows map to other cache sets
 
 // f32 K [head_dim][16] or V [16][head_dim].
 struct FloatPage {
   const float* data;
-  ROOST_INLINE F32 first(int64_t pair, int64_t width, int64_t at) const { return F32::load(data + 2 * pair * width + at); }
+  ROOST_INLINE F32 first(int64_t pair, int64_t width, int64_t at) const {
+    return F32::load(data + 2 * pair * width + at);
+  }
   ROOST_INLINE F32 second(int64_t pair, int64_t width, int64_t at) const {
     return F32::load(data + (2 * pair + 1) * width + at);
   }

@@ -1,6 +1,7 @@
 // y[t, n] = scale · Σ_g w_scale[n, g] · x_scale[t, g] · Σ_k code[n, k] · q[t, k]  (− minimums)
 //
-// For each group, in this order, in every instruction set and for every number of rows:
+// For each group, and each term of the activations in it, in this order, in every instruction set and
+// for every number of rows:
 //   isum = Σ code · q, exact (symmetric formats: of code − 2^(k−1))
 //   acc  = fma(float(isum), w_scale · x_scale, acc)
 //   acc  = acc − w_minimum · scaled_sum, fused, where there are minimums
@@ -98,46 +99,49 @@ struct Weights {
   int64_t num_groups;
 };
 
-// acc[r] += num_groups groups of weights × the rows x + r · row_groups.
-template <class Layout, class Source, int kRows>
+// acc[r] += num_groups groups of weights × the rows x + r · row_groups, of kTerms terms a group.
+template <class Layout, class Source, int kRows, int kTerms>
 ROOST_INLINE void fold_groups(const Weights& w, const QuantGroup* x, int64_t row_groups, F32 (&acc)[kRows]) {
   constexpr int kFolds = Layout::kHalves ? 2 : 1;
   constexpr int kSteps = 8 / kFolds;
   using DotK = Dot<Layout::kBits>;
   const uint8_t* codes = w.codes;
   const uint8_t* scales = w.scales;
-  for (int64_t g = 0; g < w.num_groups; ++g, ++x, codes += Source::kCodeBytes, scales += Source::kScaleBytes) {
+  for (int64_t g = 0; g < w.num_groups; ++g, x += kTerms, codes += Source::kCodeBytes, scales += Source::kScaleBytes) {
     Source::fetch(codes, scales);
     unroll<kFolds>([&](auto fold) __attribute__((always_inline)) {
-      DotK dot[kRows];
+      DotK dot[kRows * kTerms];
       unroll<kSteps>([&](auto step) __attribute__((always_inline)) {
         constexpr int kStep = decltype(fold)::value * kSteps + decltype(step)::value;
         const Codes c = Source::template codes<kStep>(codes);
-        unroll<kRows>([&](auto row) __attribute__((always_inline)) {
-          constexpr int r = decltype(row)::value;
-          dot[r].template add<decltype(step)::value>(c, x[r * row_groups].q + 4 * kStep);
+        unroll<kRows * kTerms>([&](auto part) __attribute__((always_inline)) {
+          constexpr int p = decltype(part)::value;
+          const QuantGroup& xp = x[p / kTerms * row_groups + p % kTerms];
+          dot[p].template add<decltype(step)::value>(c, xp.q + 4 * kStep);
         });
       });
       const F32 w_scale = Source::scale(scales, decltype(fold)::value);
-      unroll<kRows>([&](auto row) __attribute__((always_inline)) {
-        constexpr int r = decltype(row)::value;
-        const QuantGroup& xr = x[r * row_groups];
-        I32 isum = dot[r].template total<kSteps>();
+      unroll<kRows * kTerms>([&](auto part) __attribute__((always_inline)) {
+        constexpr int p = decltype(part)::value;
+        const QuantGroup& xp = x[p / kTerms * row_groups + p % kTerms];
+        F32& sum_of_row = acc[p / kTerms];
+        I32 isum = dot[p].template total<kSteps>();
         if constexpr (!Layout::kMinimum && !DotK::kCentred) {
-          I32 sum = I32::splat(xr.sum);
+          I32 sum = I32::splat(xp.sum);
           if constexpr (Layout::kHalves) {
-            const I32 first = I32::splat(xr.first_sum);
+            const I32 first = I32::splat(xp.first_sum);
             sum = decltype(fold)::value == 0 ? first : sum - first;
           }
           isum = isum - sum.template shift_left<Layout::kBits - 1>();
         }
-        acc[r] = fma(isum.to_f32(), w_scale * F32::splat(xr.scale), acc[r]);
+        sum_of_row = fma(isum.to_f32(), w_scale * F32::splat(xp.scale), sum_of_row);
       });
       if constexpr (Layout::kMinimum) {
         const F32 w_minimum = Source::scale(scales, 1);
-        unroll<kRows>([&](auto row) __attribute__((always_inline)) {
-          constexpr int r = decltype(row)::value;
-          acc[r] = fnma(w_minimum, F32::splat(x[r * row_groups].scaled_sum), acc[r]);
+        unroll<kRows * kTerms>([&](auto part) __attribute__((always_inline)) {
+          constexpr int p = decltype(part)::value;
+          const QuantGroup& xp = x[p / kTerms * row_groups + p % kTerms];
+          acc[p / kTerms] = fnma(w_minimum, F32::splat(xp.scaled_sum), acc[p / kTerms]);
         });
       }
     });
@@ -183,14 +187,14 @@ struct Partial {
   bool is_last;
 };
 
-template <class Layout, class Source, int kRows>
+template <class Layout, class Source, int kTerms, int kRows>
 __attribute__((noinline)) void tile(const Weights& w, const QuantGroup* x, int64_t row_groups, int64_t row,
                                     const Partial& partial, const Output& out) {
   F32 acc[kRows];
   for (int r = 0; r < kRows; ++r) {
     acc[r] = partial.is_first ? F32::zero() : F32::load(partial.sums + (row + r) * kBlockRows);
   }
-  fold_groups<Layout, Source, kRows>(w, x + row * row_groups, row_groups, acc);
+  fold_groups<Layout, Source, kRows, kTerms>(w, x + row * row_groups, row_groups, acc);
   for (int r = 0; r < kRows; ++r) {
     if (partial.is_last) {
       finish(out, row + r, acc[r]);
@@ -200,16 +204,17 @@ __attribute__((noinline)) void tile(const Weights& w, const QuantGroup* x, int64
   }
 }
 
-// The largest tile that the rows left still fill, then smaller ones: 8, 4, 3, 2, 1.
-template <class Layout, class Source, int kRows = kTileRows>
+// The largest tile that the rows left still fill, then smaller ones: 8, 4, 3, 2, 1. A row of two
+// terms takes the registers of two rows.
+template <class Layout, class Source, int kTerms, int kRows = (kTileRows > kTerms ? kTileRows / kTerms : 1)>
 ROOST_INLINE void all_rows(const Weights& w, const QuantGroup* x, int64_t row_groups, int64_t row, int64_t num_rows,
                            const Partial& partial, const Output& out) {
   for (; row + kRows <= num_rows; row += kRows) {
-    tile<Layout, Source, kRows>(w, x, row_groups, row, partial, out);
+    tile<Layout, Source, kTerms, kRows>(w, x, row_groups, row, partial, out);
   }
   if constexpr (kRows > 1) {
     constexpr int kFewer = kRows > 4 ? kRows / 2 : kRows - 1;
-    if (row < num_rows) all_rows<Layout, Source, kFewer>(w, x, row_groups, row, num_rows, partial, out);
+    if (row < num_rows) all_rows<Layout, Source, kTerms, kFewer>(w, x, row_groups, row, num_rows, partial, out);
   }
 }
 
@@ -236,7 +241,7 @@ __attribute__((noinline)) void unpack(const Weights& w, uint8_t* codes, uint8_t*
   }
 }
 
-template <class Layout>
+template <class Layout, int kTerms>
 void unpacked_block(const Weights& w, const QuantGroup* x, int64_t num_rows, const Output& out) {
   alignas(64) uint8_t codes[kPartGroups * 512];
   alignas(64) uint8_t scales[kPartGroups * 2 * Layout::kScaleBytes];
@@ -247,11 +252,12 @@ void unpacked_block(const Weights& w, const QuantGroup* x, int64_t num_rows, con
     const int64_t count = w.num_groups - g < part_groups ? w.num_groups - g : part_groups;
     unpack<Layout>({w.codes + g * Layout::kCodeBytes, w.scales + g * Layout::kScaleBytes, count}, codes, scales);
     const Partial partial = {sums, g == 0, g + count == w.num_groups};
-    all_rows<Layout, UnpackedSource<Layout>>({codes, scales, count}, x + g, w.num_groups, 0, num_rows, partial, out);
+    all_rows<Layout, UnpackedSource<Layout>, kTerms>({codes, scales, count}, x + g * kTerms, w.num_groups * kTerms, 0,
+                                                     num_rows, partial, out);
   }
 }
 
-template <WeightFormat kFormat>
+template <WeightFormat kFormat, int kTerms>
 void linear_quant_of(const PackedMatrix& w, const QuantRows& x, int64_t num_rows, float* y, int64_t y_stride,
                      int64_t block_begin, int64_t block_end, const Epilogue& epilogue) {
   using Layout = LayoutOf<kFormat>;
@@ -259,44 +265,52 @@ void linear_quant_of(const PackedMatrix& w, const QuantRows& x, int64_t num_rows
   const int64_t block_nbytes = QuantBlock<Layout>::nbytes(num_groups);
   for (int64_t row = 0; row < num_rows; row += kChunkRows) {
     const int64_t chunk_rows = num_rows - row < kChunkRows ? num_rows - row : kChunkRows;
-    const QuantGroup* chunk = x.groups + row * num_groups;
+    const QuantGroup* chunk = x.groups + row * num_groups * kTerms;
     for (int64_t block = block_begin; block < block_end; ++block) {
       const uint8_t* codes = w.data + block * block_nbytes;
       const Weights weights = {codes, codes + num_groups * Layout::kCodeBytes, num_groups};
       const Output out = block_output(w, y + row * y_stride, y_stride, block, epilogue);
       if constexpr (Layout::kBits < 8) {
-        if (chunk_rows >= kUnpackFromRows) {
-          unpacked_block<Layout>(weights, chunk, chunk_rows, out);
+        if (chunk_rows * kTerms >= kUnpackFromRows) {
+          unpacked_block<Layout, kTerms>(weights, chunk, chunk_rows, out);
           continue;
         }
       }
-      all_rows<Layout, PackedSource<Layout>>(weights, chunk, num_groups, 0, chunk_rows, {nullptr, true, true}, out);
+      all_rows<Layout, PackedSource<Layout>, kTerms>(weights, chunk, num_groups * kTerms, 0, chunk_rows,
+                                                     {nullptr, true, true}, out);
     }
   }
 }
 
-void linear_quant(const PackedMatrix& w, const QuantRows& x, int64_t num_rows, float* y, int64_t y_stride,
-                  int64_t block_begin, int64_t block_end, const Epilogue& epilogue) {
+template <int kTerms>
+void linear_quant_terms(const PackedMatrix& w, const QuantRows& x, int64_t num_rows, float* y, int64_t y_stride,
+                        int64_t block_begin, int64_t block_end, const Epilogue& epilogue) {
   const auto run = [&](auto kernel) { kernel(w, x, num_rows, y, y_stride, block_begin, block_end, epilogue); };
   switch (w.format) {
     case WeightFormat::kU4M:
-      return run(linear_quant_of<WeightFormat::kU4M>);
+      return run(linear_quant_of<WeightFormat::kU4M, kTerms>);
     case WeightFormat::kU4:
-      return run(linear_quant_of<WeightFormat::kU4>);
+      return run(linear_quant_of<WeightFormat::kU4, kTerms>);
     case WeightFormat::kU5M:
-      return run(linear_quant_of<WeightFormat::kU5M>);
+      return run(linear_quant_of<WeightFormat::kU5M, kTerms>);
     case WeightFormat::kU5:
-      return run(linear_quant_of<WeightFormat::kU5>);
+      return run(linear_quant_of<WeightFormat::kU5, kTerms>);
     case WeightFormat::kU6G16:
-      return run(linear_quant_of<WeightFormat::kU6G16>);
+      return run(linear_quant_of<WeightFormat::kU6G16, kTerms>);
     case WeightFormat::kU8:
-      return run(linear_quant_of<WeightFormat::kU8>);
+      return run(linear_quant_of<WeightFormat::kU8, kTerms>);
     case WeightFormat::kF32:
     case WeightFormat::kF16:
     case WeightFormat::kBF16:
       break;
   }
   __builtin_trap();  // a float matrix: the caller chose the wrong kernel
+}
+
+void linear_quant(const PackedMatrix& w, const QuantRows& x, int64_t num_rows, float* y, int64_t y_stride,
+                  int64_t block_begin, int64_t block_end, const Epilogue& epilogue) {
+  const auto run = x.num_terms == 1 ? linear_quant_terms<1> : linear_quant_terms<2>;
+  run(w, x, num_rows, y, y_stride, block_begin, block_end, epilogue);
 }
 
 }  // namespace

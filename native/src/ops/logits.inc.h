@@ -59,8 +59,8 @@ double sum_exp(const float* x, int64_t cols, float max, float inverse_temperatur
   return total;
 }
 
-int64_t select_range(const float* x, int64_t cols, float low, float high, float max,
-                     float inverse_temperature, int32_t* ids, float* weights) {
+int64_t select_range(const float* x, int64_t cols, float low, float high, float max, float inverse_temperature,
+                     int32_t* ids, float* weights) {
   const F32 top = F32::splat(max);
   const F32 factor = F32::splat(inverse_temperature);
   const F32 lowest = F32::splat(low);

@@ -59,8 +59,7 @@ void scale(const float* x, float factor, float* y, int64_t cols) {
 }
 
 // table: [rotary_dim / 2][2], cos and sin
-void rope(const float* x, float* y, const float* table, int64_t head_dim, int64_t rotary_dim,
-          RopeStyle style) {
+void rope(const float* x, float* y, const float* table, int64_t head_dim, int64_t rotary_dim, RopeStyle style) {
   const int64_t half = rotary_dim / 2;
   const bool is_half = style == RopeStyle::kHalf;
   for (int64_t i = 0; i < half; ++i) {

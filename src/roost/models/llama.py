@@ -183,7 +183,7 @@ def forward(config: Config, weights: Weights, b: Builder) -> None:
     x = b.embed(weights.token_embedding)
     for index, layer in enumerate(weights.layers):
         h = b.rms_norm(x, layer.attention_norm, eps)
-        qkv = b.linear(h, layer.qkv, layer.qkv_bias)
+        qkv = b.linear(h, layer.qkv, layer.qkv_bias, is_fine=True)
         q, k, v = b.split(qkv, config.q_size, config.kv_size, config.kv_size)
         q, k = b.rope(q, config.rope, head_dim), b.rope(k, config.rope, head_dim)
         a = b.attention(q, k, v, _attention(config, index))

@@ -156,7 +156,8 @@ def forward(config: Config, weights: Weights, b: Builder) -> None:
     x = b.embed(weights.token_embedding)
     for index, layer in enumerate(weights.layers):
         h = b.rms_norm(x, layer.attention_norm, eps)
-        q, k, v = b.split(b.linear(h, layer.qkv), config.q_size, config.kv_size, config.kv_size)
+        qkv = b.linear(h, layer.qkv, is_fine=True)
+        q, k, v = b.split(qkv, config.q_size, config.kv_size, config.kv_size)
         q = b.rope(b.head_norm(q, layer.q_norm, eps, head_dim), config.rope, head_dim)
         k = b.rope(b.head_norm(k, layer.k_norm, eps, head_dim), config.rope, head_dim)
         a = b.attention(q, k, v, _attention(config, index))

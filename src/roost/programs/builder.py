@@ -74,8 +74,17 @@ class Builder(Protocol):
         """x · weight / sqrt(mean(x²) + eps), weight f32 [1, width]."""
         ...
 
-    def linear(self, x: Rows, weight: Weight, bias: Weight | None = None) -> Rows:
-        """x · weightᵀ (+ bias) → [rows, weight.rows]. A fused weight is one Weight."""
+    def linear(
+        self, x: Rows, weight: Weight, bias: Weight | None = None, *, is_fine: bool = False
+    ) -> Rows:
+        """x · weightᵀ (+ bias) → [rows, weight.rows]. A fused weight is one Weight.
+
+        is_fine: where weights are quantised and x would be rounded to 8 bits for them, keep about
+        15: for the few products whose rounding the answer feels most, at twice their arithmetic.
+        Queries and keys are such, since softmax multiplies their error: of the variance that 8-bit
+        activations add to SmolLM2-135M's logprobs, a third comes from them and a sixth from the
+        head.
+        """
         ...
 
     def split(self, x: Rows, *widths: int) -> tuple[Rows, ...]:
@@ -101,5 +110,5 @@ class Builder(Protocol):
     def add(self, x: Rows, y: Rows) -> Rows: ...
 
     def logits(self, x: Rows, weight: Weight, scale: float = 1.0) -> None:
-        """The end: scores over the vocabulary, only for the rows that the step asks for."""
+        """The end: scores over the vocabulary, only for the rows that the step asks for. Fine."""
         ...

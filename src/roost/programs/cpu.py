@@ -80,11 +80,13 @@ class CpuBuilder:
         assert weight.cols == x.width
         return self._recording.append(RmsNorm(x, _vector(weight), eps), x.width)
 
-    def linear(self, x: Rows, weight: Weight, bias: Weight | None = None) -> Rows:
+    def linear(
+        self, x: Rows, weight: Weight, bias: Weight | None = None, *, is_fine: bool = False
+    ) -> Rows:
         assert weight.cols == x.width
         assert bias is None or bias.cols == weight.rows
         bias_vector = None if bias is None else _vector(bias)
-        return self._recording.append(Linear(x, _matrix(weight), bias_vector), weight.rows)
+        return self._recording.append(Linear(x, _matrix(weight), bias_vector, is_fine), weight.rows)
 
     def split(self, x: Rows, *widths: int) -> tuple[Rows, ...]:
         assert sum(widths) == x.width, "the parts of a split must add up to its width"

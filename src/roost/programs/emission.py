@@ -25,6 +25,8 @@ from roost.programs.lowering import (
 NONE = -1  # "no such thing" in the native calls
 _STYLES: dict[RopeStyle, int] = {"interleaved": 0, "half": 1}
 _ACTIVATIONS: dict[Activation, int] = {"silu": 0, "gelu_tanh": 1}
+# The head is fine: its rounding goes into the answer as it is, and few rows pass it.
+_HEAD_TERMS = 2
 _SINK_BUFFER, _SINK_K, _SINK_V = 0, 1, 2
 
 NativeView = tuple[int, int, int]  # buffer, offset, width
@@ -46,9 +48,12 @@ class _Emission:
     ropes: dict[RopeSpec, int] = field(default_factory=dict)
 
     def run(self, instructions: list[Instruction]) -> None:
-        for width, is_quantised in zip(self.slots.widths, self.slots.is_quantised, strict=True):
-            add = self.native.add_quantised if is_quantised else self.native.add_buffer
-            self.buffers.append(add(width))
+        native = self.native
+        for width, num_terms in zip(self.slots.widths, self.slots.num_terms, strict=True):
+            is_quantised = num_terms > 0
+            self.buffers.append(
+                native.add_quantised(width, num_terms) if is_quantised else native.add_buffer(width)
+            )
         for instruction in instructions:
             self._emit(instruction)
 
@@ -80,7 +85,7 @@ class _Emission:
             case Head(x=x, norm=norm, weight=weight, scale=scale):
                 vector = NONE if norm is None else self._vector(norm.weight)
                 eps = 0.0 if norm is None else norm.eps
-                native.head(self._view(x), vector, eps, self._matrix(weight), scale)
+                native.head(self._view(x), vector, eps, self._matrix(weight), scale, _HEAD_TERMS)
 
     def _part(self, part: HeadsPart) -> NativePart:
         norm = NONE if part.norm is None else self._vector(part.norm.weight)

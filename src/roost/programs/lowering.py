@@ -5,7 +5,7 @@ Fusions done here:
   x + linear(h)                 the linear adds onto x in place, when x is not read later
   head_norm, rope → attention   one op per row prepares q, k and v and writes k, v to their pages
   rms_norm → logits             only the rows whose logits are wanted are normalised
-A view is quantised once, however many linears read it.
+A view is quantised once, as fine as the finest linear needs it, however many read it.
 """
 
 from dataclasses import dataclass, field
@@ -29,11 +29,14 @@ from roost.programs.recording import (
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """A buffer before it has a place: f32 rows, or rows quantised in groups of 32."""
+    """A buffer before it has a place: f32 rows, or rows quantised in groups of 32.
+
+    num_terms: int8 numbers that make up a quantised one; 0: f32.
+    """
 
     number: int
     width: int
-    is_quantised: bool = False
+    num_terms: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,7 +266,7 @@ class _Lowering:
     def _quantise(self, rows: Rows) -> Value:
         value = self.quantised.get(rows)
         if value is None:
-            value = self._new(rows.width, is_quantised=True)
+            value = self._new(rows.width, num_terms=self._num_terms(rows))
             self.quantised[rows] = value
             self.out.append(Quantise(self._view(rows), value))
         return value
@@ -283,7 +286,7 @@ class _Lowering:
                 needs_f32 = True
         quantised = None
         if needs_quantised:
-            quantised = self._new(whole.width, is_quantised=True)
+            quantised = self._new(whole.width, num_terms=self._num_terms(whole))
             self.quantised[whole] = quantised
         is_read = needs_f32 or not needs_quantised
         return (self._define(index) if is_read else None), quantised
@@ -293,9 +296,15 @@ class _Lowering:
         self.values[index] = value
         return value
 
-    def _new(self, width: int, *, is_quantised: bool = False) -> Value:
+    def _num_terms(self, rows: Rows) -> int:
+        """Two where a linear that reads `rows` is fine, else one."""
+        readers = (self.recording.calls[reader] for reader in self.consumers[rows.node])
+        is_fine = any(isinstance(c, Linear) and c.x == rows and c.is_fine for c in readers)
+        return 2 if is_fine else 1
+
+    def _new(self, width: int, *, num_terms: int = 0) -> Value:
         self.num_values += 1
-        return Value(self.num_values, width, is_quantised)
+        return Value(self.num_values, width, num_terms)
 
     def _view(self, rows: Rows) -> View:
         return View(self.values[rows.node], rows.offset, rows.width)

@@ -25,6 +25,7 @@ class Linear:
     x: Rows
     weight: PackedMatrix
     bias: Vector | None
+    is_fine: bool
 
 
 @dataclass(frozen=True, slots=True)

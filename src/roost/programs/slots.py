@@ -20,11 +20,11 @@ from roost.programs.lowering import (
 
 @dataclass(slots=True)
 class Slots:
-    """slot_of: value number → slot. widths, is_quantised: of each slot."""
+    """slot_of: value number → slot. widths, num_terms: of each slot."""
 
     slot_of: dict[int, int] = field(default_factory=dict)
     widths: list[int] = field(default_factory=list)
-    is_quantised: list[bool] = field(default_factory=list)
+    num_terms: list[int] = field(default_factory=list)
 
 
 def reads(instruction: Instruction) -> Iterator[Value]:
@@ -87,10 +87,10 @@ def assign(instructions: list[Instruction]) -> Slots:
 
 def _take(slots: Slots, free: list[int], value: Value) -> int:
     """The free slot of the kind whose width fits best, grown if need be, or a new one."""
-    fitting = [slot for slot in free if slots.is_quantised[slot] == value.is_quantised]
+    fitting = [slot for slot in free if slots.num_terms[slot] == value.num_terms]
     if not fitting:
         slots.widths.append(value.width)
-        slots.is_quantised.append(value.is_quantised)
+        slots.num_terms.append(value.num_terms)
         return len(slots.widths) - 1
 
     def waste(slot: int) -> tuple[bool, int]:

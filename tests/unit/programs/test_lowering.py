@@ -168,7 +168,7 @@ def test_no_buffer_holds_two_living_values() -> None:
             before = holder.get(slot)
             assert before is None or before == value.number or last[before] < index
             assert slots.widths[slot] >= value.width
-            assert slots.is_quantised[slot] == value.is_quantised
+            assert slots.num_terms[slot] == value.num_terms
             holder[slot] = value.number
     # Residual, qkv and q beside it, then gate and up: three f32 buffers do, and two quantised ones.
     assert len(slots.widths) <= 6
