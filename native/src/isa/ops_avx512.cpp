@@ -7,10 +7,10 @@
 #include "../op_kernels.h"
 #include "../simd/avx512.h"
 
-#include "../ops/attention.inc.h"
 #include "../ops/exp.inc.h"
-#include "../ops/logits.inc.h"
 #include "../ops/rows.inc.h"
+#include "../ops/logits.inc.h"
+#include "../ops/attention.inc.h"
 
 namespace roost::ROOST_ISA {
 
