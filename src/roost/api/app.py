@@ -2,13 +2,12 @@
 
 from collections.abc import Mapping
 
-from fastapi import FastAPI
+from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp
 
-import roost
 from roost.api import (
     control,
     health,
@@ -43,24 +42,24 @@ def create_app(
         clock=SystemClock() if clock is None else clock,
         reasons={} if reasons is None else reasons,
     )
-    app = FastAPI(
-        title="roost", version=roost.__version__, docs_url=None, redoc_url=None, openapi_url=None
+    app = Starlette(
+        routes=[
+            *health.routes(service),
+            *native.routes(service),
+            *openai_chat.routes(service),
+            *openai_completions.routes(service),
+            *openai_models.routes(service),
+            *tokens.routes(service),
+            *info.routes(service),
+            *control.routes(service),
+        ],
+        exception_handlers={
+            RoostError: _on_error,
+            HTTPException: _on_no_route,
+            ClientGone: _on_departure,
+            Exception: _on_bug,
+        },
     )
-    for room in (
-        health,
-        native,
-        openai_chat,
-        openai_completions,
-        openai_models,
-        tokens,
-        info,
-        control,
-    ):
-        app.include_router(room.router(service))
-    app.add_exception_handler(RoostError, _on_error)
-    app.add_exception_handler(HTTPException, _on_no_route)
-    app.add_exception_handler(ClientGone, _on_departure)
-    app.add_exception_handler(Exception, _on_bug)
     return Gate(app, _keys_of(config.server))
 
 

@@ -1,9 +1,9 @@
 """Calls on the engine rather than to the model: abort and flush. They may need the admin key."""
 
 import msgspec
-from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Route
 
 from roost.api.body import parse, read_body
 from roost.api.service import Service
@@ -22,12 +22,10 @@ class ControlResult(msgspec.Struct, frozen=True):
     message: str
 
 
-def router(service: Service) -> APIRouter:
+def routes(service: Service) -> list[Route]:
     """POST `/abort_request`; GET and POST `/flush_cache`."""
-    routes = APIRouter()
     frontend = service.frontend
 
-    @routes.post("/abort_request", response_model=None)
     async def abort_request(request: Request) -> Response:
         body = await read_body(request, service.config.server.max_request_bytes)
         asked = parse(body, AbortBody)
@@ -41,12 +39,14 @@ def router(service: Service) -> APIRouter:
         # A finished request is no error, and another front may know it.
         return _result(ControlResult(True, "No request of that id runs here; nothing to end."))
 
-    @routes.api_route("/flush_cache", methods=["GET", "POST"], response_model=None)
-    async def flush_cache() -> Response:
+    async def flush_cache(_: Request) -> Response:
         done = await frontend.control("flush_cache")
         return _result(ControlResult(done.is_ok, done.message or "The cache is empty."))
 
-    return routes
+    return [
+        Route("/abort_request", abort_request, methods=["POST"]),
+        Route("/flush_cache", flush_cache, methods=["GET", "POST"]),
+    ]
 
 
 def _result(result: ControlResult) -> Response:

@@ -3,44 +3,47 @@
 from typing import Final
 
 import msgspec
-from fastapi import APIRouter
+from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Route
 
 from roost.api.service import Service
 
 # A load balancer's probe seldom waits longer; a step takes milliseconds.
 _GENERATE_TIMEOUT_S: Final = 20.0
-_PROBES: Final = ["GET", "HEAD"]
 
 
 class Health(msgspec.Struct, frozen=True):
     status: str
 
 
-def router(service: Service) -> APIRouter:
+def routes(service: Service) -> list[Route]:
     """GET `/health`, `/ping`, `/ready`, `/health_generate` and `/metrics`."""
-    routes = APIRouter()
     frontend = service.frontend
 
-    @routes.api_route("/health", methods=_PROBES, response_model=None)
-    @routes.api_route("/ping", methods=_PROBES, response_model=None)
-    async def health() -> Response:
+    async def health(_: Request) -> Response:
         return _answer(frontend.health.is_alive(), "ok", "the engine does not answer")
 
-    @routes.api_route("/ready", methods=_PROBES, response_model=None)
-    async def ready() -> Response:
+    async def ready(_: Request) -> Response:
         return _answer(frontend.health.is_ready(), "ready", "not taking requests")
 
-    @routes.api_route("/health_generate", methods=_PROBES, response_model=None)
-    async def health_generate() -> Response:
+    async def health_generate(_: Request) -> Response:
         generates = await frontend.health.generates(_GENERATE_TIMEOUT_S)
         return _answer(generates, "ok", "no token came")
 
-    @routes.api_route("/metrics", methods=_PROBES, response_model=None)
-    async def metrics() -> Response:
+    async def metrics(_: Request) -> Response:
         return Response(frontend.metrics(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
-    return routes
+    return [
+        Route(path, endpoint, methods=["GET", "HEAD"])
+        for path, endpoint in (
+            ("/health", health),
+            ("/ping", health),
+            ("/ready", ready),
+            ("/health_generate", health_generate),
+            ("/metrics", metrics),
+        )
+    ]
 
 
 def _answer(is_well: bool, yes: str, no: str) -> Response:

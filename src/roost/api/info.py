@@ -1,8 +1,9 @@
 """What runs here: the model, the resolved settings, and how busy the engine is."""
 
 import msgspec
-from fastapi import APIRouter
+from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Route
 
 import roost
 from roost.api.service import Service
@@ -25,13 +26,10 @@ class ModelInfo(msgspec.Struct, frozen=True):
     has_audio_understanding: bool = False
 
 
-def router(service: Service) -> APIRouter:
+def routes(service: Service) -> list[Route]:
     """GET `/model_info`, `/server_info` (and their older names), `/v1/loads` and `/get_load`."""
-    routes = APIRouter()
 
-    @routes.get("/model_info", response_model=None)
-    @routes.get("/get_model_info", response_model=None)
-    async def model_info() -> Response:
+    async def model_info(_: Request) -> Response:
         facts = service.frontend.facts
         info = ModelInfo(
             model_path=facts.model_path,
@@ -44,17 +42,20 @@ def router(service: Service) -> APIRouter:
         )
         return _json(info)
 
-    @routes.get("/server_info", response_model=None)
-    @routes.get("/get_server_info", response_model=None)
-    async def server_info() -> Response:
+    async def server_info(_: Request) -> Response:
         return _json(_server_info(service))
 
-    @routes.get("/v1/loads", response_model=None)
-    @routes.get("/get_load", response_model=None)
-    async def loads() -> Response:
+    async def loads(_: Request) -> Response:
         return _json([_load(service)])
 
-    return routes
+    return [
+        Route("/model_info", model_info),
+        Route("/get_model_info", model_info),
+        Route("/server_info", server_info),
+        Route("/get_server_info", server_info),
+        Route("/v1/loads", loads),
+        Route("/get_load", loads),
+    ]
 
 
 def _server_info(service: Service) -> dict[str, object]:

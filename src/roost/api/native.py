@@ -3,9 +3,9 @@
 from collections.abc import AsyncIterator, Sequence
 
 import msgspec
-from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Route
 
 from roost.api.asking import Stream, ask_stream, ask_whole
 from roost.api.body import read_body
@@ -17,12 +17,10 @@ from roost.api.service import Service, id_headers
 from roost.api.sse import DONE, EventStream, frame
 
 
-def router(service: Service) -> APIRouter:
+def routes(service: Service) -> list[Route]:
     """POST and PUT `/generate`."""
-    routes = APIRouter()
     frontend = service.frontend
 
-    @routes.api_route("/generate", methods=["POST", "PUT"], response_model=None)
     async def generate(request: Request) -> Response:
         call = parse_generate(await read_body(request, service.config.server.max_request_bytes))
         shape = NativeShape(call, frontend.text.token_bytes, frontend.facts.weight_version)
@@ -35,7 +33,7 @@ def router(service: Service) -> APIRouter:
             return problem_of_ending(stream.refusal, Dialect.NATIVE).response(Dialect.NATIVE)
         return EventStream(_frames(service, shape, stream), stream.answers, headers)
 
-    return routes
+    return [Route("/generate", generate, methods=["POST", "PUT"])]
 
 
 def _whole(

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 import msgspec
-from fastapi import APIRouter
 from msgspec import UNSET, UnsetType
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Route
 
 from roost.api.asking import Stream, ask_stream, ask_whole
 from roost.api.body import read_body
@@ -124,12 +124,10 @@ class ChatShape:
         return chat_logprobs(entries, self.token_bytes) if self.call.has_logprobs else None
 
 
-def router(service: Service) -> APIRouter:
+def routes(service: Service) -> list[Route]:
     """POST `/v1/chat/completions`."""
-    routes = APIRouter()
     frontend = service.frontend
 
-    @routes.post("/v1/chat/completions", response_model=None)
     async def chat_completions(request: Request) -> Response:
         call = parse_chat(await read_body(request, service.config.server.max_request_bytes))
         model = service.served_name(call.model)
@@ -147,7 +145,7 @@ def router(service: Service) -> APIRouter:
             return problem_of_ending(stream.refusal, Dialect.OPENAI).response(Dialect.OPENAI)
         return EventStream(_frames(shape, stream), stream.answers, headers)
 
-    return routes
+    return [Route("/v1/chat/completions", chat_completions, methods=["POST"])]
 
 
 async def _frames(shape: ChatShape, stream: Stream) -> AsyncIterator[bytes]:

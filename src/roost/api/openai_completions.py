@@ -5,10 +5,10 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 import msgspec
-from fastapi import APIRouter
 from msgspec import UNSET, UnsetType
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Route
 
 from roost.api.asking import Stream, ask_stream, ask_whole
 from roost.api.body import read_body
@@ -119,12 +119,10 @@ class CompletionShape:
         return Completion(self.call.rid, self.created, self.model, choices, usage)
 
 
-def router(service: Service) -> APIRouter:
+def routes(service: Service) -> list[Route]:
     """POST `/v1/completions`."""
-    routes = APIRouter()
     frontend = service.frontend
 
-    @routes.post("/v1/completions", response_model=None)
     async def completions(request: Request) -> Response:
         call = parse_completion(await read_body(request, service.config.server.max_request_bytes))
         model = service.served_name(call.model)
@@ -142,7 +140,7 @@ def router(service: Service) -> APIRouter:
             return problem_of_ending(stream.refusal, Dialect.OPENAI).response(Dialect.OPENAI)
         return EventStream(_frames(shape, stream), stream.answers, headers)
 
-    return routes
+    return [Route("/v1/completions", completions, methods=["POST"])]
 
 
 async def _frames(shape: CompletionShape, stream: Stream) -> AsyncIterator[bytes]:

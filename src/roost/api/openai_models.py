@@ -3,8 +3,9 @@
 from typing import Literal
 
 import msgspec
-from fastapi import APIRouter
+from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Route
 
 from roost.api.service import Service
 
@@ -24,23 +25,20 @@ class ModelList(msgspec.Struct, frozen=True):
     object: Literal["list"] = "list"
 
 
-def router(service: Service) -> APIRouter:
+def routes(service: Service) -> list[Route]:
     """GET `/v1/models` and `/v1/models/{name}`; a name may hold slashes."""
-    routes = APIRouter()
     created = int(service.clock.unix_s())
 
     def card(name: str) -> ModelCard:
         facts = service.frontend.facts
         return ModelCard(name, created, facts.model_path, facts.max_context_tokens)
 
-    @routes.get("/v1/models", response_model=None)
-    async def models() -> Response:
+    async def models(_: Request) -> Response:
         listed = ModelList([card(name) for name in service.model_names])
         return Response(msgspec.json.encode(listed), media_type="application/json")
 
-    @routes.get("/v1/models/{name:path}", response_model=None)
-    async def model(name: str) -> Response:
-        found = card(service.served_name(name))
+    async def model(request: Request) -> Response:
+        found = card(service.served_name(request.path_params["name"]))
         return Response(msgspec.json.encode(found), media_type="application/json")
 
-    return routes
+    return [Route("/v1/models", models), Route("/v1/models/{name:path}", model)]

@@ -1,9 +1,9 @@
 """`/tokenize` and `/detokenize`: what a prompt becomes, and what ids say."""
 
 import msgspec
-from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Route
 
 from roost.api.body import names_of, parse, read_body, refuse_named
 from roost.api.chat_body import ChatFields, chat_prompt
@@ -38,26 +38,26 @@ class Detokenized(msgspec.Struct, frozen=True):
     text: str | list[str]
 
 
-def router(service: Service) -> APIRouter:
+def routes(service: Service) -> list[Route]:
     """POST `/tokenize`, `/detokenize`, and both under `/v1`."""
-    routes = APIRouter()
     max_bytes = service.config.server.max_request_bytes
 
-    @routes.post("/tokenize", response_model=None)
-    @routes.post("/v1/tokenize", response_model=None)
     async def tokenize(request: Request) -> Response:
         tokenized = await _tokenize(service, await read_body(request, max_bytes))
         return Response(msgspec.json.encode(tokenized), media_type="application/json")
 
-    @routes.post("/detokenize", response_model=None)
-    @routes.post("/v1/detokenize", response_model=None)
     async def detokenize(request: Request) -> Response:
         asked = parse(await read_body(request, max_bytes), DetokenizeBody)
         service.served_name(asked.model)
         text = _detokenize(service, asked)
         return Response(msgspec.json.encode(Detokenized(text)), media_type="application/json")
 
-    return routes
+    return [
+        Route("/tokenize", tokenize, methods=["POST"]),
+        Route("/v1/tokenize", tokenize, methods=["POST"]),
+        Route("/detokenize", detokenize, methods=["POST"]),
+        Route("/v1/detokenize", detokenize, methods=["POST"]),
+    ]
 
 
 async def _tokenize(service: Service, body: bytes) -> Tokenized:
