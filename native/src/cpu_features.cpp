@@ -17,7 +17,7 @@ bool is_supported(Isa isa) {
 #if defined(ROOST_AVX512)
   return has_avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
          __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
-         __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512bf16");
+         __builtin_cpu_supports("avx512vnni");
 #else
   return false;
 #endif
