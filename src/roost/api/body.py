@@ -14,6 +14,8 @@ from roost.core.errors import RequestError, TooLarge
 
 _JSON_TYPE = re.compile(r"application/(?:[\w.+-]+\+)?json\s*(?:;.*)?", re.ASCII | re.IGNORECASE)
 _AT = re.compile(r" - at `(?:key in )?\$\.?(.*)`$")
+# Why a field is refused that would change the answer, and that is not built.
+NOT_YET: Final = "is not supported by this version"
 # JSON texts of values that ask for nothing.
 _NOTHING: Final = frozenset({b"null", b"false", b"[]", b"{}", b'""'})
 

@@ -7,7 +7,7 @@ from typing import Annotated, Final, Literal
 import msgspec
 from msgspec import Meta
 
-from roost.api.body import names_of, parse, refuse_named
+from roost.api.body import NOT_YET, names_of, parse, refuse_named
 from roost.api.openai_sampling import REFUSED, CallFields, SamplingFields, sampling_of
 from roost.api.service import request_id
 from roost.core.errors import RequestError
@@ -15,10 +15,9 @@ from roost.core.params import MAX_TOP_LOGPROBS
 from roost.core.request import NO_LOGPROBS, LogprobsWanted
 from roost.frontend import Ask, ChatPrompt, Wish
 
-_LATER: Final = "is not supported by this version"
 _REFUSED: Final[Mapping[str, str]] = {
     **REFUSED,
-    **dict.fromkeys(("tools", "functions", "audio", "prediction", "web_search_options"), _LATER),
+    **dict.fromkeys(("tools", "functions", "audio", "prediction", "web_search_options"), NOT_YET),
 }
 # Values of fields that are refused otherwise, and that ask for what happens anyway.
 _PLAIN: Final = {
@@ -78,7 +77,7 @@ def parse_chat(body: bytes) -> ChatCall:
         for name, value in names_of(body).items()
         if _squeezed(bytes(value)) not in _PLAIN.get(name, ())
     }
-    later = {**_REFUSED, **dict.fromkeys(_PLAIN, _LATER)}
+    later = {**_REFUSED, **dict.fromkeys(_PLAIN, NOT_YET)}
     refuse_named(names, later)
     common = parse(body, CallFields)
     common.check()
@@ -138,9 +137,9 @@ def chat_prompt(fields: ChatFields) -> ChatPrompt:
 
 def _message(message: ChatMessage, path: str) -> dict[str, object]:
     if message.tool_calls or message.function_call is not None:
-        raise RequestError(f"{path}.tool_calls {_LATER}.", param=f"{path}.tool_calls")
+        raise RequestError(f"{path}.tool_calls {NOT_YET}.", param=f"{path}.tool_calls")
     if message.role in ("tool", "function"):
-        raise RequestError(f"{path}.role: {message.role} {_LATER}.", param=f"{path}.role")
+        raise RequestError(f"{path}.role: {message.role} {NOT_YET}.", param=f"{path}.role")
     # Templates know no developer: it is what newer clients call the system.
     shaped: dict[str, object] = {
         "role": "system" if message.role == "developer" else message.role,

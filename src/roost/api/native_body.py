@@ -7,7 +7,7 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from roost.api.body import Names, names_of, parse, refuse_named, refuse_unknown
+from roost.api.body import NOT_YET, Names, names_of, parse, refuse_named, refuse_unknown
 from roost.api.service import request_id
 from roost.core.errors import RequestError
 from roost.core.params import MAX_TOP_LOGPROBS, SamplingParams
@@ -15,21 +15,20 @@ from roost.core.request import NO_LOGPROBS, LogprobsWanted
 from roost.frontend import Ask, Prompt, TextPrompt, TokenPrompt, Wish
 
 V = TypeVar("V")
-_LATER: Final = "is not supported by this version"
 _REFUSED: Final = dict.fromkeys(
     (
         *("input_embeds", "image_data", "audio_data", "video_data", "modalities"),
         *("lora_path", "session_params", "custom_logit_processor"),
         *("return_hidden_states", "return_routed_experts", "bootstrap_host"),
     ),
-    _LATER,
+    NOT_YET,
 )
 _REFUSED_SAMPLING: Final = dict.fromkeys(
     (
         *("json_schema", "regex", "ebnf", "choices", "structural_tag"),
         *("custom_params", "stop_regex_flags"),
     ),
-    _LATER,
+    NOT_YET,
 )
 # Asked of other servers; they change nothing in an answer here.
 _HARMLESS: Final = dict.fromkeys(

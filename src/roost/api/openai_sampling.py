@@ -7,11 +7,11 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import Meta
 
+from roost.api.body import NOT_YET
 from roost.core.errors import RequestError
 from roost.core.params import SamplingParams
 
 _Tokens = Annotated[int, Meta(ge=0)]
-_LATER: Final = "is not supported by this version"
 
 # Fields that would change the answer, and that are not built: refused, never ignored.
 REFUSED: Final[Mapping[str, str]] = dict.fromkeys(
@@ -21,7 +21,7 @@ REFUSED: Final[Mapping[str, str]] = dict.fromkeys(
         *("lora_path", "session_params", "custom_logit_processor", "custom_params"),
         *("return_hidden_states",),
     ),
-    _LATER,
+    NOT_YET,
 )
 
 

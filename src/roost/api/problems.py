@@ -15,7 +15,6 @@ from starlette.responses import Response
 
 from roost.core.errors import (
     PromptTooLong,
-    Refused,
     RequestError,
     RoostError,
     ShuttingDown,
@@ -34,7 +33,6 @@ _TYPES: Final = {
     404: "not_found_error",
     499: "client_closed_request",
     500: "server_error",
-    501: "not_implemented_error",
     503: "service_unavailable_error",
     504: "timeout_error",
 }
@@ -122,7 +120,6 @@ class Problem:
     code: str
     message: str
     param: str | None = None
-    is_refusal: bool = False
     closes_connection: bool = False
 
     @property
@@ -162,7 +159,6 @@ def problem_of(error: RoostError, dialect: Dialect) -> Problem:
         code=error.code,
         message=_message(error, dialect),
         param=_param(error, dialect),
-        is_refusal=isinstance(error, Refused),
         closes_connection=isinstance(error, ShuttingDown) or error.http_status == 413,
     )
 

@@ -5,7 +5,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from roost.api.body import names_of, parse, read_body, refuse_named
+from roost.api.body import NOT_YET, names_of, parse, read_body, refuse_named
 from roost.api.chat_body import ChatFields, chat_prompt
 from roost.api.service import Service
 from roost.core.errors import RequestError
@@ -62,7 +62,7 @@ def routes(service: Service) -> list[Route]:
 
 async def _tokenize(service: Service, body: bytes) -> Tokenized:
     names = names_of(body)
-    refuse_named(names, {"tools": "is not supported by this version"})
+    refuse_named(names, {"tools": NOT_YET})
     asked = parse(body, TokenizeBody)
     service.served_name(asked.model)
     has_messages = bytes(names.get("messages", b"null")) != b"null"

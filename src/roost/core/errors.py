@@ -11,9 +11,9 @@ machine-readable, `http_status` is what an HTTP front answers with when nothing 
         ├── PromptTooLong        longer than the context
         ├── TooManyTokens        prompt + max_new_tokens over the context, or over the whole KV pool
         ├── DuplicateRequest     the rid is in use
-        ├── NotFound       404   no such model, adapter, session …
+        ├── NotFound       404   no such thing
+        │   └── ModelNotFound    no model of that name
         ├── TooLarge       413   the body
-        ├── Unsupported    501   asked for by name, and not built
         └── Refused              by the state of the server, not by the request
             ├── QueueFull        503
             ├── ShuttingDown     503
@@ -112,11 +112,6 @@ class ModelNotFound(NotFound):
 class TooLarge(RequestError):
     code = "request_too_large"
     http_status = 413
-
-
-class Unsupported(RequestError):
-    code = "unsupported"
-    http_status = 501
 
 
 class Refused(RequestError):

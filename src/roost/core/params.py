@@ -90,10 +90,6 @@ class Sampling(msgspec.Struct, frozen=True, array_like=True):
     skip_special_tokens: bool
 
     @property
-    def is_greedy(self) -> bool:
-        return self.temperature == 0.0 or self.top_k == 1
-
-    @property
     def has_penalties(self) -> bool:
         return (
             self.frequency_penalty != 0.0

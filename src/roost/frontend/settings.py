@@ -11,7 +11,7 @@ class FrontendSettings:
     request_timeout_s:
         Deadline of a request that brings none; inf: none.
     heartbeat_timeout_s:
-        The engine is dead to us when it has said nothing for so long (it beats each second).
+        The engine is dead to us when it has said nothing for so long (it beats twice a second).
     control_timeout_s:
         How long a control call waits for its answer.
     num_intake_threads:

@@ -22,11 +22,6 @@ class TextDesk:
         self._executor = executor
         self._intake = intake
 
-    @property
-    def has_chat_template(self) -> bool:
-        """Whether the model takes messages."""
-        return self._tools.template is not None
-
     async def encode(self, text: str, *, add_special: bool = True) -> list[int]:
         """Ids of `text`, special tokens in it parsed."""
         return await self._off_loop(

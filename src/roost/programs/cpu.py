@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from roost import _native
+from roost.core.plan import PAGE_TOKENS
 from roost.kernels import PackedMatrix, ThreadPool, Vector
 from roost.programs import emission, marshal
 from roost.programs.builder import Activation, AttentionSpec, RopeSpec, Rows, Weight
@@ -22,8 +23,6 @@ from roost.programs.recording import (
     Rope,
 )
 from roost.programs.step import StepInputs, StepOutputs
-
-PAGE_TOKENS = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,11 +154,6 @@ class CpuProgram:
     def nbytes(self) -> int:
         """Bytes of buffers at most, without weights and KV pages."""
         return self._open().buffer_nbytes
-
-    @property
-    def kv_nbytes(self) -> int:
-        """Bytes of KV pages when all of them are in use."""
-        return self.num_pages * self.kv.page_bytes
 
     def run(self, inputs: StepInputs) -> StepOutputs:
         """One step: KV of all rows is written, then the wanted rows are scored or sampled.

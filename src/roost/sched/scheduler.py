@@ -27,7 +27,7 @@ from roost.sched.sequence import NewStopMatcher, Sequence, TokenBytes
 
 @dataclass(frozen=True, slots=True)
 class SchedLoad:
-    """How busy the scheduler is. `num_used_tokens`: room for tokens in leased pages."""
+    """How busy the scheduler is. num_used_pages: those on lease, of num_pages."""
 
     num_running: int
     num_waiting: int
