@@ -43,6 +43,7 @@ _OPENAI_NAMES: Final = {
     "max_new_tokens": "max_tokens",
     "min_new_tokens": "min_tokens",
     "input_ids": "prompt",
+    "text": "prompt",
     "logprob_start_len": "logprobs",
 }
 

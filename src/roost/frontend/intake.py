@@ -23,6 +23,12 @@ from roost.wire.messages import ModelFacts
 
 # Beside each position so many tokens of the client's choice; the answer carries each of them.
 _MAX_PICKED_IDS = 1024
+# The native names of the fields that prompts come in.
+_FIELDS: dict[type[Prompt], str] = {
+    TextPrompt: "text",
+    TokenPrompt: "input_ids",
+    ChatPrompt: "messages",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,9 +96,9 @@ class Intake:
                 ids = tuple(tokenizer.encode(text))
             case TokenPrompt():
                 ids = prompt.ids
-                self._check_ids("The prompt", ids)
+                self._check_ids("The prompt", ids, "input_ids")
         if not ids:
-            raise RequestError("The prompt is empty.", param="prompt")
+            raise RequestError("The prompt is empty.", param=_FIELDS[type(prompt)])
         return ids, text
 
     def render(self, chat: ChatPrompt) -> str:
@@ -147,13 +153,13 @@ class Intake:
             skip_special=sampling.skip_special_tokens,
         )
 
-    def _check_ids(self, what: str, ids: tuple[int, ...]) -> None:
+    def _check_ids(self, what: str, ids: tuple[int, ...], param: str) -> None:
         vocab_size = self._facts.vocab_size
         if ids and not (min(ids) >= 0 and max(ids) < vocab_size):
             at, bad = next((i, t) for i, t in enumerate(ids) if not 0 <= t < vocab_size)
             raise RequestError(
                 f"{what} must hold ids in [0, {vocab_size}), got {bad} at position {at}.",
-                param="input_ids",
+                param=param,
             )
 
     def _check_logprobs(self, wanted: LogprobsWanted, num_prompt_tokens: int) -> None:
@@ -173,7 +179,7 @@ class Intake:
                 f"token_ids_logprob takes at most {_MAX_PICKED_IDS} ids.",
                 param="token_ids_logprob",
             )
-        self._check_ids("token_ids_logprob", wanted.token_ids)
+        self._check_ids("token_ids_logprob", wanted.token_ids, "token_ids_logprob")
 
 
 def _clamped(params: SamplingParams, room: int) -> SamplingParams:
