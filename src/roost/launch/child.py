@@ -19,7 +19,6 @@ class Child:
     process: subprocess.Popen[bytes]
     news: "Lines[News]"
     exit_fd: int
-    started_s: float
     is_ready: bool = False
 
     @property
@@ -48,7 +47,7 @@ class Child:
         return f"exit code {code}"
 
 
-def start_child(job: Job, listen_fd: int | None, now_s: float) -> Child:
+def start_child(job: Job, listen_fd: int | None) -> Child:
     """Start `job` in a new process. listen_fd: a listening socket that it inherits."""
     news_read, news_write = os.pipe()
     job = msgspec.structs.replace(
@@ -68,4 +67,4 @@ def start_child(job: Job, listen_fd: int | None, now_s: float) -> Child:
     assert process.stdin is not None
     say(process.stdin.fileno(), job)
     exit_fd = os.pidfd_open(process.pid)
-    return Child(job, process, news_lines(news_read), exit_fd, now_s)
+    return Child(job, process, news_lines(news_read), exit_fd)

@@ -3,11 +3,10 @@
 import os
 import shutil
 import threading
-import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from roost.core.clock import SystemClock
+from roost.core.clock import Clock, SystemClock
 from roost.launch.readiness import Job, Lines, Order, Progress, Ready, say
 from roost.observe import configure_logging
 from roost.wire import engine_address
@@ -27,11 +26,12 @@ def run_engine(job: Job, orders: "Lines[Job | Order]") -> int:
     watch.start()
     channel = ZmqEngineSide(engine_address(Path(job.directory)))
     cache_dir = config.model.cache_dir
+    clock = SystemClock()
     around = Surroundings(
-        clock=SystemClock(),
+        clock=clock,
         cache_dir=None if cache_dir is None else Path(cache_dir),
         engine_epoch=job.epoch,
-        on_progress=_Reporter(job.news_fd).progress,
+        on_progress=_Reporter(job.news_fd, clock).progress,
     )
     try:
         loop = build_worker(config, channel, around)
@@ -73,12 +73,13 @@ def _facts(loop: EngineLoop) -> str:
 class _Reporter:
     """Passes progress on, not more often than can be seen."""
 
-    def __init__(self, news_fd: int) -> None:
+    def __init__(self, news_fd: int, clock: Clock) -> None:
         self._news_fd = news_fd
+        self._clock = clock
         self._next_s = 0.0
 
     def progress(self, num_done: int, num_total: int) -> None:
-        now_s = time.monotonic()
+        now_s = self._clock.now_s()
         if now_s >= self._next_s or num_done == num_total:
             self._next_s = now_s + _LEAST_BETWEEN_S
             say(self._news_fd, Progress(num_done, num_total))

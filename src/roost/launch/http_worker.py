@@ -24,8 +24,6 @@ from roost.observe import configure_logging
 from roost.wire import engine_address
 from roost.wire.zmq_channel import ZmqWorkerSide
 
-_log = logging.getLogger(__name__)
-
 # The engine may be loading a large model; if it cannot, the supervisor ends us.
 _OPEN_TIMEOUT_S: Final = 24 * 3600.0
 # How long the last words of ended requests may take to leave.

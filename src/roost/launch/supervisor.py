@@ -200,7 +200,7 @@ class Supervisor:
             news_fd=-1,
         )
         listen_fd = self._listener.fileno() if role == "http" else None
-        child = start_child(job, listen_fd, self._clock.now_s())
+        child = start_child(job, listen_fd)
         self._selector.register(child.exit_fd, selectors.EVENT_READ)
         self._selector.register(child.news.fd, selectors.EVENT_READ)
         return child
