@@ -1,6 +1,6 @@
 """Build native/bench/linear.cpp and run it: the linear kernels beside the machine's own limits.
 
-python bench/linear.py [--isa avx2] [--type 3] [--threads 2]
+python -m bench.linear [--isa avx2] [--type 3] [--threads 2]
 """
 
 import shutil

@@ -1,6 +1,6 @@
 """Speed of whole steps of a model of SmolLM2-135M's shape with random 4-bit weights.
 
-    python bench/program.py [--threads N] [--isa NAME]
+    python -m bench.program [--threads N] [--isa NAME]
 
 Prints prefill tokens/s (a 2,048-token prompt in chunks of 512) and decode tokens/s by batch size
 and context length, greedy and sampled. One line each: the best of several runs.
@@ -56,9 +56,9 @@ def build(isa: str, pool: ThreadPool) -> CpuProgram:
     q_size, kv_size = HEADS * HEAD_DIM, KV_HEADS * HEAD_DIM
     x = b.embed(head)
     for layer in range(LAYERS):
-        qkv = b.linear(
-            b.rms_norm(x, ones, 1e-5), random_matrix(rng, GGML_Q4_1, q_size + 2 * kv_size, HIDDEN)
-        )
+        h = b.rms_norm(x, ones, 1e-5)
+        qkv_weight = random_matrix(rng, GGML_Q4_1, q_size + 2 * kv_size, HIDDEN)
+        qkv = b.linear(h, qkv_weight, is_fine=True)
         q, k, v = b.split(qkv, q_size, kv_size, kv_size)
         spec = AttentionSpec(layer, HEADS, KV_HEADS, HEAD_DIM, HEAD_DIM**-0.5)
         a = b.attention(b.rope(q, rope, HEAD_DIM), b.rope(k, rope, HEAD_DIM), v, spec)

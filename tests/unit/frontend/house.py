@@ -9,7 +9,7 @@ from tests.sim.letters import letter_template, letter_tokenizer
 
 from roost.cache import PagePool
 from roost.core.clock import ManualClock
-from roost.core.plan import PAGE_TOKENS, BatchPlan, StepResult
+from roost.core.plan import PAGE_TOKENS
 from roost.core.request import Origin
 from roost.frontend import Answers, Ask, Frontend, FrontendSettings, Piece, TextTools
 from roost.sched import SchedLimits, Scheduler
@@ -17,20 +17,6 @@ from roost.text import StopMatcher
 from roost.wire import MemoryCorridor
 from roost.wire.messages import ModelFacts
 from roost.worker import EngineLoop
-
-
-class ClosingRunner:
-    """The fake runner as an executor."""
-
-    def __init__(self, runner: FakeRunner) -> None:
-        self._runner = runner
-        self.is_closed = False
-
-    def execute(self, plan: BatchPlan) -> StepResult:
-        return self._runner.execute(plan)
-
-    def close(self) -> None:
-        self.is_closed = True
 
 
 class House:
@@ -68,7 +54,7 @@ class House:
         self.engine = EngineLoop(
             self.corridor.engine,
             self.scheduler,
-            ClosingRunner(self.runner),
+            self.runner,
             facts,
             clock=self.clock,
         )

@@ -60,7 +60,7 @@ def layer(b: CpuBuilder, x: Rows) -> Rows:
     return b.add(x, b.linear(b.gated(gate, up, "silu"), eights(HIDDEN, FFN)))
 
 
-def test_a_layer_is_nine_ops() -> None:
+def test_a_layer_is_ten_ops() -> None:
     b = builder()
     x = layer(b, b.embed(eights(100, HIDDEN)))
     b.logits(b.rms_norm(x, ONES, 1e-5), eights(100, HIDDEN))
@@ -145,6 +145,21 @@ def test_a_view_is_quantised_as_such() -> None:
     b.logits(b.add(b.add(a, c), d), floats(100, HIDDEN))
     quantised = [i for i in lower(b._recording) if isinstance(i, Quantise)]
     assert [(i.x.offset, i.x.width) for i in quantised] == [(0, HIDDEN), (HIDDEN, HIDDEN)]
+
+
+def test_what_one_fine_linear_reads_is_fine_for_all_that_read_it() -> None:
+    b = builder()
+    x = b.embed(floats(100, HIDDEN))
+    h = b.rms_norm(x, ONES, 1e-5)
+    one = b.linear(h, eights(HIDDEN, HIDDEN), is_fine=True)
+    two = b.linear(h, eights(HIDDEN, HIDDEN))
+    other = b.linear(b.rms_norm(two, ONES, 1e-5), eights(HIDDEN, HIDDEN))
+    b.logits(b.add(one, other), floats(100, HIDDEN))
+    instructions = lower(b._recording)
+    made = [i.quantised for i in instructions if isinstance(i, Norm)]
+    assert [value.num_terms for value in made if value is not None] == [2, 1]
+    read = [i.quantised for i in instructions if isinstance(i, Multiply)]
+    assert read == [made[0], made[0], made[1]]
 
 
 def test_no_buffer_holds_two_living_values() -> None:
