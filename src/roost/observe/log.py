@@ -3,15 +3,13 @@
 import logging
 import sys
 from collections.abc import MutableMapping
-from typing import TYPE_CHECKING, Literal, TextIO
+from typing import Literal, TextIO
 
 from roost.core.events import Ended
 from roost.core.outcome import OUTCOMES
 from roost.core.request import Envelope
+from roost.observe.lines import ConsoleLines, JsonLines
 from roost.observe.trace import trace_id_of
-
-if TYPE_CHECKING:
-    from structlog.typing import Processor
 
 LogFormat = Literal["console", "json"]
 
@@ -24,29 +22,10 @@ def configure_logging(level: str, log_format: LogFormat, stream: TextIO | None =
 
     level: debug, info, warning or error. To be called once, by the process's entry.
     """
-    # Late: it takes a quarter of a second, and a library's user may never set up logging.
-    import structlog
-
-    shared: list[Processor] = [
-        structlog.contextvars.merge_contextvars,
-        structlog.stdlib.add_log_level,
-        structlog.processors.TimeStamper(fmt="iso", utc=True),
-        structlog.stdlib.ExtraAdder(),
-    ]
     out = sys.stderr if stream is None else stream
-    renderer: Processor
-    if log_format == "json":
-        shared.append(structlog.processors.format_exc_info)
-        renderer = structlog.processors.JSONRenderer()
-    else:
-        renderer = structlog.dev.ConsoleRenderer(colors=out.isatty())
     handler = logging.StreamHandler(out)
-    handler.setFormatter(
-        structlog.stdlib.ProcessorFormatter(
-            foreign_pre_chain=shared,
-            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, renderer],
-        ),
-    )
+    is_json = log_format == "json"
+    handler.setFormatter(JsonLines() if is_json else ConsoleLines(has_colours=out.isatty()))
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())

@@ -12,7 +12,14 @@ from prometheus_client.parser import text_string_to_metric_families
 from roost.core.events import Accepted, Delta, Ended, Started, Usage
 from roost.core.outcome import OUTCOMES, Outcome
 from roost.core.request import HEALTH_PREFIX, Envelope, Origin, RequestId
-from roost.observe import EndingLog, EngineFigures, Meter, configure_logging, trace_of
+from roost.observe import (
+    EndingLog,
+    EngineFigures,
+    LogFormat,
+    Meter,
+    configure_logging,
+    trace_of,
+)
 from roost.observe.trace import trace_id_of
 
 TRACE = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
@@ -135,8 +142,37 @@ def test_a_log_for_people_is_a_line() -> None:
     configure_logging("info", "console", out)
     EndingLog().ended(envelope(), Ended(Outcome.STOP), 12.0)
     (line,) = out.getvalue().splitlines()
-    assert "request ended" in line
+    assert "[info     ] request ended " in line
     assert "outcome=stop" in line
+
+
+@pytest.mark.usefixtures("root_logger")
+def test_what_a_client_sent_begins_no_line_and_steers_no_terminal() -> None:
+    formats: tuple[LogFormat, ...] = ("console", "json")
+    for log_format in formats:
+        out = io.StringIO()
+        configure_logging("info", log_format, out)
+        logger = logging.getLogger("elsewhere")
+        logger.info("a\nb\x1b[2J\udc80", extra={"rid": "c\nd e", "odd": {1, 2}})
+        (line,) = out.getvalue().splitlines()
+        assert line.isascii()
+        assert line.isprintable()
+
+
+@pytest.mark.usefixtures("root_logger")
+@pytest.mark.parametrize("log_format", ["console", "json"])
+def test_an_exception_comes_with_its_traceback(log_format: LogFormat) -> None:
+    out = io.StringIO()
+    configure_logging("info", log_format, out)
+    try:
+        int("no number")
+    except ValueError:
+        logging.getLogger("elsewhere").exception("it failed")
+    assert "ValueError: invalid literal" in out.getvalue()
+    if log_format == "json":
+        line = json.loads(out.getvalue())
+        assert (line["event"], line["level"]) == ("it failed", "error")
+        assert line["exception"].startswith("Traceback")
 
 
 @pytest.mark.parametrize(
