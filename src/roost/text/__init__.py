@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from roost.text.gguf_vocab import vocab_from_gguf
     from roost.text.hf_vocab import tokenizer_from_folder
     from roost.text.stops import HoldBack, StopMatch, StopMatcher
+    from roost.text.token_table import TokenTable
     from roost.text.tokenizer import Tokenizer
     from roost.text.vocab import TokenType, VocabKind, VocabSpec
 
@@ -23,6 +24,7 @@ __all__ = [
     "StopMatch",
     "StopMatcher",
     "TextStream",
+    "TokenTable",
     "TokenType",
     "Tokenizer",
     "VocabKind",
@@ -43,6 +45,7 @@ _HOMES: Final = {
     "HoldBack": "stops",
     "StopMatch": "stops",
     "StopMatcher": "stops",
+    "TokenTable": "token_table",
     "Tokenizer": "tokenizer",
     "TokenType": "vocab",
     "VocabKind": "vocab",

@@ -6,9 +6,10 @@ from typing import Protocol
 from roost.core.errors import RequestError
 from roost.text.byte_level import ByteLevelEncoder
 from roost.text.gguf_vocab import vocab_from_gguf
-from roost.text.pieces import SPACE_MARK, piece_bytes
+from roost.text.pieces import SPACE_MARK
 from roost.text.sentencepiece import SentencePieceEncoder
 from roost.text.special import SpecialSplitter
+from roost.text.token_table import TokenTable
 from roost.text.vocab import TokenType, VocabKind, VocabSpec
 
 
@@ -28,7 +29,7 @@ class Tokenizer:
     bos_id, eos_id, unk_id, pad_id: None where the model has none. eos_ids: every id that ends an
     answer (eos, end of turn, end of message). add_bos: whether prompts begin with BOS; add_eos:
     whether the model's own tokenizer ends a text with EOS (embedding models want it; `encode`
-    never adds it). chat_templates: name → Jinja source.
+    never adds it). chat_templates: name → Jinja source. table: its bytes by id.
     """
 
     def __init__(self, spec: VocabSpec, encoder: TextEncoder | None = None) -> None:
@@ -36,11 +37,7 @@ class Tokenizer:
         self._spec = spec
         self._encoder = _SplittingEncoder(spec) if encoder is None else encoder
         self._ids = {piece: token_id for token_id, piece in enumerate(spec.pieces)}
-        self._bytes: list[bytes | None] = [None] * len(spec.pieces)
-        special = {TokenType.CONTROL, TokenType.UNKNOWN}
-        self._special = spec.eos_ids.union(
-            token_id for token_id, kind in enumerate(spec.types) if kind in special
-        )
+        self.table = TokenTable(spec)
         self.bos_id, self.eos_id = spec.bos_id, spec.eos_id
         self.unk_id, self.pad_id = spec.unk_id, spec.pad_id
         self.eos_ids = spec.eos_ids
@@ -76,30 +73,16 @@ class Tokenizer:
         return ids
 
     def token_bytes(self, token_id: int) -> bytes:
-        """Exact bytes of one token, b"" for an id that the vocabulary lacks.
-
-        Special tokens give the bytes of their text. A model's embedding may have more rows than
-        its vocabulary has pieces; such ids stand for no text.
-        """
-        if not 0 <= token_id < len(self._bytes):
-            return b""
-        known = self._bytes[token_id]
-        if known is None:
-            spec = self._spec
-            known = piece_bytes(spec.pieces[token_id], spec.types[token_id], spec.kind)
-            self._bytes[token_id] = known
-        return known
+        """As of the table."""
+        return self.table.token_bytes(token_id)
 
     def text_bytes(self, token_id: int, *, skip_special: bool) -> bytes:
-        """What the token adds to an answer: nothing for a special token, if those are skipped.
-
-        Stops are matched and cut on the bytes that this gives, in the engine and at the edge.
-        """
-        return b"" if skip_special and token_id in self._special else self.token_bytes(token_id)
+        """As of the table."""
+        return self.table.text_bytes(token_id, skip_special=skip_special)
 
     def is_special(self, token_id: int) -> bool:
-        """Control, unknown and end tokens: those that `skip_special` leaves out."""
-        return token_id in self._special
+        """As of the table."""
+        return self.table.is_special(token_id)
 
     def id_of(self, piece: str) -> int | None:
         """By the vocabulary's own spelling of the piece; None if it has no such piece."""

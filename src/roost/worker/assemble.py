@@ -13,7 +13,7 @@ from roost.kernels import usable_cores
 from roost.models import LoadedModel, load_model
 from roost.runner import BuiltRunner, FreeMemory, RunnerOptions, build_runner
 from roost.sched import SchedLimits, Scheduler, TokenBytes
-from roost.text import StopMatcher, Tokenizer, tokenizer_from_folder
+from roost.text import StopMatcher, TokenTable, tokenizer_from_folder, vocab_from_gguf
 from roost.weights import ModelFiles, PackOptions, open_model, resolve_model
 from roost.wire import EngineSide
 from roost.wire.messages import ModelFacts
@@ -48,7 +48,7 @@ def build_worker(config: ServeConfig, channel: EngineSide, around: Surroundings)
     channel, which the loop then owns.
     """
     files = open_model(resolve_model(config.model.model))
-    tokenizer = _tokenizer(files)
+    tokens = _token_table(files)
     num_threads = config.engine.threads or usable_cores()[0]
     model = load_model(
         files,
@@ -71,28 +71,26 @@ def build_worker(config: ServeConfig, channel: EngineSide, around: Surroundings)
         max_step_tokens=options.max_step_tokens,
         queue_timeout_s=config.server.queue_timeout_s or float("inf"),
     )
-    scheduler = Scheduler(
-        PagePool(built.kv.num_pages), limits, _token_bytes(tokenizer), StopMatcher
-    )
+    scheduler = Scheduler(PagePool(built.kv.num_pages), limits, _token_bytes(tokens), StopMatcher)
     return EngineLoop(
         channel,
         scheduler,
         built.runner,
-        _facts(files, model, options, built, tokenizer),
+        _facts(files, model, options, built, tokens),
         clock=around.clock,
         engine_epoch=around.engine_epoch,
     )
 
 
-def _tokenizer(files: ModelFiles) -> Tokenizer:
+def _token_table(files: ModelFiles) -> TokenTable:
     if files.container == "gguf":
-        return Tokenizer.from_gguf(files.metadata)
-    return tokenizer_from_folder(files.path)
+        return TokenTable(vocab_from_gguf(files.metadata))
+    return tokenizer_from_folder(files.path).table
 
 
-def _token_bytes(tokenizer: Tokenizer) -> TokenBytes:
+def _token_bytes(tokens: TokenTable) -> TokenBytes:
     def token_bytes(token_id: int, skip_special: bool) -> bytes:
-        return tokenizer.text_bytes(token_id, skip_special=skip_special)
+        return tokens.text_bytes(token_id, skip_special=skip_special)
 
     return token_bytes
 
@@ -129,7 +127,7 @@ def _facts(
     model: LoadedModel,
     options: RunnerOptions,
     built: BuiltRunner,
-    tokenizer: Tokenizer,
+    tokens: TokenTable,
 ) -> ModelFacts:
     model_type = files.metadata.get("model_type", files.architecture)
     return ModelFacts(
@@ -138,7 +136,7 @@ def _facts(
         architecture=files.architecture,
         vocab_size=model.traits.vocab_size,
         max_context_tokens=options.max_context_tokens,
-        eos_ids=tuple(sorted(tokenizer.eos_ids)),
+        eos_ids=tuple(sorted(tokens.eos_ids)),
         num_kv_tokens=built.kv.num_tokens,
         kv_dtype=options.kv_dtype,
         isa=built.isa,
