@@ -108,7 +108,7 @@ class TinyModel:
         for i in range(s.num_layers):
             h = b.rms_norm(x, Vector(self.arrays[f"{i}.norm"]), 1e-5)
             bias = Vector(self.arrays[f"{i}.qkv_bias"]) if s.has_bias else None
-            qkv = b.linear(h, self.matrix(f"{i}.qkv"), bias)
+            qkv = b.linear(h, self.matrix(f"{i}.qkv"), bias, is_fine=True)
             q, k, v = b.split(qkv, s.q_size, s.kv_size, s.kv_size)
             if s.has_head_norm:
                 q = b.head_norm(q, Vector(self.arrays[f"{i}.q_norm"]), 1e-6, s.head_dim)

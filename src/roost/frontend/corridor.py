@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable
 
-from roost.wire.channel import WorkerSide
+from roost.wire import WorkerSide
 from roost.wire.messages import ToEngine, ToWorker
 
 

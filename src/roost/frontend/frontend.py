@@ -29,7 +29,7 @@ from roost.frontend.settings import FrontendSettings
 from roost.frontend.stream import AnswerStream
 from roost.frontend.text_desk import TextDesk
 from roost.observe import EndingLog, EngineFigures, Meter
-from roost.wire.channel import WorkerSide
+from roost.wire import WorkerSide
 from roost.wire.messages import (
     ControlDone,
     Goodbye,

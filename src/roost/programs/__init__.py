@@ -13,7 +13,7 @@ from roost.programs.builder import (
     Weight,
 )
 from roost.programs.cpu import CpuBuilder, CpuProgram, KvShape
-from roost.programs.step import HeadRow, RowSampling, StepInputs, StepOutputs
+from roost.programs.step import HeadRow, Ints, RowSampling, StepInputs, StepOutputs
 
 __all__ = [
     "Activation",
@@ -22,6 +22,7 @@ __all__ = [
     "CpuBuilder",
     "CpuProgram",
     "HeadRow",
+    "Ints",
     "KvShape",
     "RopeSpec",
     "RopeStyle",

@@ -8,8 +8,7 @@ import numpy as np
 from roost.core.params import Sampling
 from roost.core.plan import BatchPlan, Slice
 from roost.core.request import RequestId
-from roost.programs import HeadRow, StepInputs
-from roost.programs.step import Ints
+from roost.programs import HeadRow, Ints, StepInputs
 from roost.runner.sampler import RowTraits, row_traits
 
 

@@ -6,8 +6,7 @@ import numpy as np
 
 from roost.core.params import Sampling
 from roost.core.plan import Slice
-from roost.programs import RowSampling
-from roost.programs.step import Ints
+from roost.programs import Ints, RowSampling
 
 
 @dataclass(frozen=True, slots=True)
