@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from roost.text.chat import ChatTemplate, chat_template_for
-    from roost.text.detokenize import Detokenizer, TextStream
+    from roost.text.detokenize import TextStream
     from roost.text.gguf_vocab import vocab_from_gguf
     from roost.text.hf_vocab import tokenizer_from_folder
     from roost.text.stops import HoldBack, StopMatch, StopMatcher
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ChatTemplate",
-    "Detokenizer",
     "HoldBack",
     "StopMatch",
     "StopMatcher",
@@ -38,7 +37,6 @@ __all__ = [
 _HOMES: Final = {
     "ChatTemplate": "chat",
     "chat_template_for": "chat",
-    "Detokenizer": "detokenize",
     "TextStream": "detokenize",
     "vocab_from_gguf": "gguf_vocab",
     "tokenizer_from_folder": "hf_vocab",

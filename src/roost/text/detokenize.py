@@ -13,33 +13,15 @@ class TokenBytes(Protocol):
     def text_bytes(self, token_id: int, *, skip_special: bool) -> bytes: ...
 
 
-class Detokenizer:
-    """Token ids → text that never changes once it is given out. O(1) a token.
+class TextStream:
+    """Token ids → an answer's text for a client, which never changes once it is given out.
 
-    A character whose bytes are spread over tokens comes with its last one. Bytes that are not
-    UTF-8 become U+FFFD. The pieces joined are the text that one call over all ids would give.
+    feed, feed, …, finish: together exactly the text before the stop, no part of which is ever
+    sent. A character whose bytes are spread over tokens comes with its last one; bytes that are
+    not UTF-8 become U+FFFD.
 
     `spaces_between_special_tokens` needs no counterpart: as with every fast Hugging Face
     tokenizer, no space is ever made up between tokens.
-    """
-
-    def __init__(self, tokenizer: TokenBytes, *, skip_special: bool = True) -> None:
-        self._tokenizer = tokenizer
-        self._skip_special = skip_special
-        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-
-    def feed(self, ids: Iterable[int]) -> str:
-        return self._decoder.decode(_bytes_of(self._tokenizer, ids, self._skip_special))
-
-    def finish(self) -> str:
-        """What was left of a character that did not become whole: U+FFFD, or nothing."""
-        return self._decoder.decode(b"", final=True)
-
-
-class TextStream:
-    """The answer's text for a client: a Detokenizer that sends no part of a stop.
-
-    feed, feed, …, finish: together exactly the text before the stop.
     """
 
     def __init__(

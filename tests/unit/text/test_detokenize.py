@@ -3,7 +3,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from roost.text import Detokenizer, TextStream, Tokenizer, TokenType, VocabKind, VocabSpec
+from roost.text import TextStream, Tokenizer, TokenType, VocabKind, VocabSpec
 from roost.text.pieces import byte_alphabet
 
 SIGNS = {byte: sign for sign, byte in byte_alphabet().items()}
@@ -28,13 +28,13 @@ def chunks(ids: list[int], data: st.DataObject) -> list[list[int]]:
 
 
 def test_a_character_comes_with_its_last_token() -> None:
-    stream = Detokenizer(BYTES)
+    stream = TextStream(BYTES)
     assert [stream.feed([byte]) for byte in "é😀".encode()] == ["", "é", "", "", "", "😀"]
     assert stream.finish() == ""
 
 
 def test_what_is_not_utf8_becomes_the_replacement_character() -> None:
-    stream = Detokenizer(BYTES)
+    stream = TextStream(BYTES)
     assert stream.feed([0xC3]) == ""
     assert stream.feed([ord("a")]) == "\ufffda"
     assert stream.feed([0xF0, 0x9F]) == ""
@@ -43,13 +43,13 @@ def test_what_is_not_utf8_becomes_the_replacement_character() -> None:
 
 def test_special_tokens_are_shown_or_skipped() -> None:
     ids = [97, END, 98]
-    assert Detokenizer(BYTES).feed(ids) == "ab"
-    assert Detokenizer(BYTES, skip_special=False).feed(ids) == "a<end>b"
+    assert TextStream(BYTES).feed(ids) == "ab"
+    assert TextStream(BYTES, skip_special=False).feed(ids) == "a<end>b"
 
 
 @given(ids_lists, st.booleans(), st.data())
 def test_pieces_join_to_the_whole(ids: list[int], skip: bool, data: st.DataObject) -> None:
-    stream = Detokenizer(BYTES, skip_special=skip)
+    stream = TextStream(BYTES, skip_special=skip)
     pieces = [stream.feed(chunk) for chunk in chunks(ids, data)]
     assert "".join(pieces) + stream.finish() == BYTES.decode(ids, skip_special=skip)
 
