@@ -126,7 +126,7 @@ def log_softmax(logits: Doubles) -> Doubles:
 
 def tensor_values(tensor: RawTensor, rows: npt.NDArray[np.intp] | None = None) -> Doubles:
     """The tensor's values (or some of its rows) as f64, in its shape."""
-    raw = tensor.data.reshape(tensor.shape[0], -1)
+    raw = np.frombuffer(tensor.data, np.uint8).reshape(tensor.shape[0], -1)
     values = dequantize(raw if rows is None else raw[rows], GGMLQuantizationType(tensor.type))
     return np.asarray(values, np.float64).reshape(-1, *tensor.shape[1:])
 

@@ -4,15 +4,17 @@ Takes a name or path, and what a model needs by tensor name and shape.
 Gives metadata, raw tensors as views of the mapped file, and packed matrices.
 """
 
-from typing import TYPE_CHECKING
+from importlib import import_module
+from typing import TYPE_CHECKING, Final
 
 from roost.weights.files import ModelFiles, open_model
-from roost.weights.ggml import GgmlType, RawTensor, float_values
+from roost.weights.ggml import GgmlType, RawTensor
 from roost.weights.hub import resolve_model
 from roost.weights.plan import MatrixPlan, VectorPlan, WeightPlanner
 
 if TYPE_CHECKING:
     from roost.weights.pack import PackedWeights, PackOptions, pack_weights
+    from roost.weights.values import float_values
 
 __all__ = [
     "GgmlType",
@@ -29,11 +31,17 @@ __all__ = [
     "resolve_model",
 ]
 
+# Loaded when first asked for: a process that only reads a vocabulary needs no native library and
+# no arrays.
+_HOMES: Final = {
+    "PackOptions": "pack",
+    "PackedWeights": "pack",
+    "pack_weights": "pack",
+    "float_values": "values",
+}
+
 
 def __getattr__(name: str) -> object:
-    # Late: packing loads the native library, and a process that only reads a vocabulary has none.
-    if name in ("PackOptions", "PackedWeights", "pack_weights"):
-        from roost.weights import pack
-
-        return getattr(pack, name)
-    raise AttributeError(f"module 'roost.weights' has no attribute {name!r}")
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"roost.weights.{_HOMES[name]}"), name)

@@ -48,7 +48,7 @@ class ModelFiles:
 
     @property
     def nbytes(self) -> int:
-        return sum(tensor.data.nbytes for tensor in self.tensors.values())
+        return sum(tensor.nbytes for tensor in self.tensors.values())
 
     def identity(self) -> str:
         """16 hex digits that change with the content: of sizes, times, headers, samples of data."""
@@ -57,7 +57,7 @@ class ModelFiles:
             stat = path.stat()
             digest.update(f"{stat.st_size} {stat.st_mtime_ns};".encode())
         for tensor in self.tensors.values():
-            digest.update(tensor.data[:_SAMPLE_BYTES].tobytes())
+            digest.update(tensor.data[:_SAMPLE_BYTES])
         return digest.hexdigest()[:16]
 
 

@@ -9,9 +9,6 @@ from itertools import pairwise
 from math import prod
 from typing import Final
 
-import numpy as np
-import numpy.typing as npt
-
 from roost.core.errors import ModelError
 
 
@@ -104,14 +101,14 @@ MAX_ELEMENTS: Final = 1 << 48
 class RawTensor:
     """A tensor as the file holds it.
 
-    shape: outermost first, so a matrix is (rows = outputs, cols = inputs). data: uint8 [nbytes], a
+    shape: outermost first, so a matrix is (rows = outputs, cols = inputs). data: its bytes, a
     read-only view of the mapped file, rows one after another.
     """
 
     name: str
     type: GgmlType
     shape: tuple[int, ...]
-    data: npt.NDArray[np.uint8]
+    data: memoryview
 
     @property
     def num_elements(self) -> int:
@@ -119,22 +116,7 @@ class RawTensor:
 
     @property
     def nbytes(self) -> int:
-        return int(self.data.nbytes)
-
-
-def float_values(tensor: RawTensor) -> npt.NDArray[np.float32]:
-    """The values of an F32, F16 or BF16 tensor as f32 [num_elements]; F32 is a view, not a copy."""
-    match tensor.type:
-        case GgmlType.F32:
-            # A file may place it anywhere; then it is a copy after all.
-            return np.require(tensor.data.view("<f4"), requirements="A")
-        case GgmlType.F16:
-            return tensor.data.view("<f2").astype(np.float32)
-        case GgmlType.BF16:
-            # The upper half of an f32.
-            return (tensor.data.view("<u2").astype(np.uint32) << 16).view(np.float32)
-        case _:
-            raise AssertionError(f"{tensor.name} is {tensor.type.name}, not a float type")
+        return self.data.nbytes
 
 
 def tensor_nbytes(type_: GgmlType, shape: tuple[int, ...], where: str) -> int:

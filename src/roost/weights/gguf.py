@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-import numpy as np
-
 from roost.core.errors import ModelError
 from roost.weights.ggml import GgmlType, RawTensor, check_disjoint, tensor_nbytes
 
@@ -68,7 +66,7 @@ def read_gguf(path: Path) -> GgufFile:
             size = file.seek(0, 2)
             if size < 24:
                 raise ModelError(f"{path}: {size} bytes are too few for a GGUF file")
-            # A private, read-only mapping; numpy views keep it alive.
+            # A private, read-only mapping; views keep it alive.
             buffer = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     except OSError as error:
         raise ModelError(f"{path}: cannot be read: {error.strerror}") from error
@@ -215,7 +213,7 @@ class _Reader:
         alignment: int,
     ) -> dict[str, RawTensor]:
         tensors: dict[str, RawTensor] = {}
-        whole = np.frombuffer(self._buffer, np.uint8)
+        whole = memoryview(self._buffer)
         spans: list[tuple[int, int, str]] = []
         for name, shape, type_, offset in infos:
             nbytes = tensor_nbytes(type_, shape, f"{self._path}: tensor {name!r}")

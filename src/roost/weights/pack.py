@@ -15,10 +15,11 @@ from roost import _native
 from roost.core.errors import ModelError
 from roost.kernels import FORMATS_OF_GGML, PackedMatrix, Segment, Vector, aligned_bytes
 from roost.weights.files import ModelFiles
-from roost.weights.ggml import FLOAT_TYPES, GgmlType, RawTensor, float_values, tensor_nbytes
+from roost.weights.ggml import FLOAT_TYPES, GgmlType, RawTensor, tensor_nbytes
 from roost.weights.memory import huge_bytes
 from roost.weights.packfile import Bytes, PackFile
 from roost.weights.plan import MatrixPlan, VectorPlan, WeightPlanner
+from roost.weights.values import float_values
 
 Quantization = Literal["int8", "int4"]
 _GROUP: Final = 32  # inputs that share a scale: rows of other lengths stay as they are
@@ -98,7 +99,7 @@ class _SegmentPlan:
 
     @property
     def source_nbytes(self) -> int:
-        return sum(part.data.nbytes for part in self.parts)
+        return sum(part.nbytes for part in self.parts)
 
     @property
     def packed_nbytes(self) -> int:
@@ -116,7 +117,7 @@ class _SegmentPlan:
                 self.cols,
             )
             return _native.quantize_matrix(matrix, self.quantize_bits, target)
-        data = [part.data for part in self.parts]
+        data = [np.frombuffer(part.data, np.uint8) for part in self.parts]
         raw = data[0] if len(data) == 1 else np.concatenate(data)
         return _native.pack(self.target, raw, self.rows, self.cols, target)
 

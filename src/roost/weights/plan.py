@@ -28,7 +28,7 @@ class MatrixPlan:
 
     @property
     def nbytes(self) -> int:
-        return sum(part.data.nbytes for part in self.parts)
+        return sum(part.nbytes for part in self.parts)
 
     @property
     def names(self) -> tuple[str, ...]:

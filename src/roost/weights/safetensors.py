@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Final
 
 import msgspec
-import numpy as np
 
 from roost.core.errors import ModelError, UnsupportedModel
 from roost.weights.ggml import GgmlType, RawTensor, check_disjoint, tensor_nbytes
@@ -68,7 +67,7 @@ def read_safetensors(path: Path) -> SafetensorsFile:
             "(is it truncated, or no safetensors file?)",
         )
     entries = _parse_header(path, buffer[8:header_end])
-    whole = np.frombuffer(buffer, np.uint8)
+    whole = memoryview(buffer)
     tensors: dict[str, RawTensor] = {}
     spans: list[tuple[int, int, str]] = []
     for name, entry in entries.items():

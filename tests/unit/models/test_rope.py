@@ -236,7 +236,7 @@ def test_a_gguf_file_says_its_scaling() -> None:
 
 def test_a_tensor_of_factors_divides_each_frequency() -> None:
     factors = np.array([1, 2, 4, 8], "<f4")
-    tensor = RawTensor("rope_freqs.weight", GgmlType.F32, (4,), factors.view(np.uint8))
+    tensor = RawTensor("rope_freqs.weight", GgmlType.F32, (4,), factors.view(np.uint8).data)
     spec = gguf_rope(files_of({}, tensor), fields_of({}), 8, "interleaved")
     assert spec == rope_spec("interleaved", 8, 10_000.0, Divided((1.0, 2.0, 4.0, 8.0)))
     with pytest.raises(ModelError, match="holds 4 factors, not 8 above 0"):

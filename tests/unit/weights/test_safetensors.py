@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from safetensors.numpy import save_file
 
 from roost.core.errors import ModelError, UnsupportedModel
-from roost.weights.ggml import GgmlType, float_values
+from roost.weights.ggml import GgmlType
 from roost.weights.safetensors import read_folder, read_safetensors
+from roost.weights.values import float_values
 
 VALUES: dict[str, npt.NDArray[np.generic]] = {
     "matrix": np.arange(6, dtype=np.float32).reshape(2, 3),
