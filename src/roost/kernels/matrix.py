@@ -110,10 +110,6 @@ class PackedMatrix:
         return self.segments[0].cols
 
     @property
-    def nbytes(self) -> int:
-        return sum(segment.data.nbytes for segment in self.segments)
-
-    @property
     def has_float(self) -> bool:
         """True when some segment multiplies f32 activations."""
         return any(segment.format <= WeightFormat.BF16 for segment in self.segments)
@@ -144,7 +140,3 @@ class Vector:
     @property
     def cols(self) -> int:
         return self.values.size
-
-    @property
-    def nbytes(self) -> int:
-        return self.values.nbytes

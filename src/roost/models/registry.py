@@ -31,13 +31,11 @@ ARCHITECTURES: Final[dict[str, Callable[[ModelFiles], Outline]]] = {
 class LoadedModel:
     """A model with its weights packed. `record` says the forward pass to a builder.
 
-    weight_bytes: memory of the packed weights, shared between engines when they are a mapped file.
     notes: what was decided on the way, for people.
     """
 
     traits: ModelTraits
     record: Recorder
-    weight_bytes: int
     notes: tuple[str, ...]
 
 
@@ -72,4 +70,4 @@ def load_model(files: ModelFiles, options: PackOptions) -> LoadedModel:
     planner, _ = plan_weights(files, outline)
     packed = pack_weights(files, planner, options)
     record: Callable[[Builder], None] = outline.bind(packed)
-    return LoadedModel(outline.traits, record, packed.nbytes, packed.notes)
+    return LoadedModel(outline.traits, record, packed.notes)

@@ -55,11 +55,6 @@ class PackedWeights:
         self._vectors = vectors
         self.notes = notes
 
-    @property
-    def nbytes(self) -> int:
-        vectors = sum(vector.nbytes for vector in self._vectors.values())
-        return vectors + sum(matrix.nbytes for matrix in self._matrices.values())
-
     def has(self, name: str) -> bool:
         return any(name in names for names in (*self._matrices, *self._vectors))
 

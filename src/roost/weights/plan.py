@@ -26,14 +26,6 @@ class MatrixPlan:
     def cols(self) -> int:
         return self.parts[0].shape[1]
 
-    @property
-    def nbytes(self) -> int:
-        return sum(part.nbytes for part in self.parts)
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        return tuple(part.name for part in self.parts)
-
 
 @dataclass(frozen=True, slots=True)
 class VectorPlan:
@@ -49,10 +41,6 @@ class VectorPlan:
     @property
     def cols(self) -> int:
         return sum(part.shape[0] for part in self.parts)
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        return tuple(part.name for part in self.parts)
 
 
 class WeightPlanner:
