@@ -60,6 +60,8 @@ def create_app(
             Exception: _on_bug,
         },
     )
+    # A redirect would hide from clients that do not follow it what is wrong: a slash too many.
+    app.router.redirect_slashes = False
     return Gate(app, _keys_of(config.server))
 
 
@@ -83,7 +85,10 @@ def _on_no_route(request: Request, error: Exception) -> Response:
     path = request.url.path[:100]
     refusal: RequestError
     if error.status_code == MethodNotAllowed.http_status:
-        refusal = MethodNotAllowed(f"{path} does not take {request.method}.")
+        allowed = (error.headers or {}).get("Allow", "")
+        refusal = MethodNotAllowed(
+            f"{path} does not take {request.method[:20]}, only {allowed}.", allowed=allowed
+        )
     else:
         refusal = NoSuchRoute(f"There is no {path} here.")
     return problem_of(refusal, dialect).response(dialect)

@@ -16,6 +16,8 @@ _JSON_TYPE = re.compile(r"application/(?:[\w.+-]+\+)?json\s*(?:;.*)?", re.ASCII 
 _AT = re.compile(r" - at `(?:key in )?\$\.?(.*)`$")
 # Why a field is refused that would change the answer, and that is not built.
 NOT_YET: Final = "is not supported by this version"
+_LEAST_INT: Final = -(1 << 63)
+_MOST_INT: Final = (1 << 64) - 1
 # JSON texts of values that ask for nothing.
 _NOTHING: Final = frozenset({b"null", b"false", b"[]", b"{}", b'""'})
 
@@ -60,7 +62,7 @@ def names_of(body: bytes) -> Names:
 def parse(body: bytes, body_type: type[T], *, within: str = "") -> T:
     """A typed body; `within` is where it stands, for messages. Raises RequestError."""
     try:
-        return msgspec.json.decode(body, type=body_type)
+        found_body = msgspec.json.decode(body, type=body_type)
     except msgspec.ValidationError as exc:
         message = str(exc)
         found = _AT.search(message)
@@ -71,6 +73,8 @@ def parse(body: bytes, body_type: type[T], *, within: str = "") -> T:
         ) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
         raise RequestError(f"The body is not valid JSON: {exc}") from None
+    _check_ints(found_body, within)
+    return found_body
 
 
 def refuse_named(names: Names, refused: Mapping[str, str], *, within: str = "") -> None:
@@ -92,6 +96,15 @@ def refuse_unknown(
             hint = f" Did you mean {near[0]}?" if near else ""
             path = f"{within}.{name[:80]}" if within else name[:80]
             raise RequestError(f"Unknown field {path}.{hint}", param=path)
+
+
+def _check_ints(body: msgspec.Struct, within: str) -> None:
+    """Raises RequestError for a field whose number no message can carry: JSON's have no end."""
+    for name in body.__struct_fields__:
+        value = getattr(body, name)
+        if isinstance(value, int) and not _LEAST_INT <= value <= _MOST_INT:
+            path = f"{within}.{name}" if within else name
+            raise RequestError(f"{path}: Expected a number of 64 bits.", param=path)
 
 
 def _named_field(message: str) -> str | None:

@@ -18,6 +18,7 @@ from roost.frontend import Ask, ChatPrompt, Wish
 _REFUSED: Final[Mapping[str, str]] = {
     **REFUSED,
     **dict.fromkeys(("tools", "functions", "audio", "prediction", "web_search_options"), NOT_YET),
+    **dict.fromkeys(("chat_template", "documents", "echo"), NOT_YET),
 }
 # Values of fields that are refused otherwise, and that ask for what happens anyway.
 _PLAIN: Final = {
@@ -157,13 +158,15 @@ def _content(content: str | list[ContentPart] | None, path: str) -> str | list[d
         return content
     parts = []
     for i, part in enumerate(content):
-        if part.type != "text" or part.text is None:
-            where = f"{path}.content[{i}]"
+        where = f"{path}.content[{i}]"
+        if part.type != "text":
             raise RequestError(
                 f"{where}: parts of type {part.type[:40]!r} are not supported; this model takes "
                 "text.",
                 param=where,
             )
+        if part.text is None:
+            raise RequestError(f"{where}: a part of type text must have a text.", param=where)
         parts.append({"type": "text", "text": part.text})
     return parts
 

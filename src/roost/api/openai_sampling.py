@@ -19,7 +19,8 @@ REFUSED: Final[Mapping[str, str]] = dict.fromkeys(
         *("response_format", "json_schema", "regex", "ebnf", "structural_tag", "choices"),
         *("guided_json", "guided_regex", "guided_choice", "guided_grammar", "structured_outputs"),
         *("lora_path", "session_params", "custom_logit_processor", "custom_params"),
-        *("return_hidden_states",),
+        *("return_hidden_states", "prompt_logprobs", "truncate_prompt_tokens", "use_beam_search"),
+        *("allowed_token_ids", "bad_words", "include_stop_str_in_output"),
     ),
     NOT_YET,
 )

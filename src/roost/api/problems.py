@@ -48,6 +48,9 @@ _OPENAI_NAMES: Final = {
 }
 
 
+_LENGTHS: Final = ("max_new_tokens", "min_new_tokens")
+
+
 class UnsupportedMediaType(RequestError):
     """The body is not declared as JSON."""
 
@@ -71,8 +74,14 @@ class NoSuchRoute(RequestError):
 
 
 class MethodNotAllowed(RequestError):
+    """`allowed`: the methods that the route takes, as the Allow header lists them."""
+
     code = "method_not_allowed"
     http_status = 405
+
+    def __init__(self, message: str, *, allowed: str) -> None:
+        super().__init__(message)
+        self.allowed = allowed
 
 
 class Aborted(RequestError):
@@ -121,6 +130,7 @@ class Problem:
     code: str
     message: str
     param: str | None = None
+    allowed_methods: str | None = None
     closes_connection: bool = False
 
     @property
@@ -148,6 +158,8 @@ class Problem:
             headers["retry-after"] = str(_RETRY_AFTER_S)
         if self.status == 401:
             headers["www-authenticate"] = "Bearer"
+        if self.allowed_methods is not None:
+            headers["allow"] = self.allowed_methods
         if self.closes_connection:
             headers["connection"] = "close"
         return Response(self.body(dialect), self.status, headers, "application/json")
@@ -160,11 +172,15 @@ def problem_of(error: RoostError, dialect: Dialect) -> Problem:
         code=error.code,
         message=_message(error, dialect),
         param=_param(error, dialect),
+        allowed_methods=error.allowed if isinstance(error, MethodNotAllowed) else None,
         closes_connection=isinstance(error, ShuttingDown) or error.http_status == 413,
     )
 
 
-INTERNAL: Final = Problem(500, "internal", "The server failed to handle this request.")
+# The server closes a connection on which a bug showed: clients must not send the next call there.
+INTERNAL: Final = Problem(
+    500, "internal", "The server failed to handle this request.", closes_connection=True
+)
 
 
 def _param(error: RoostError, dialect: Dialect) -> str | None:
@@ -188,4 +204,8 @@ def _message(error: RoostError, dialect: Dialect) -> str:
             f"asked for {total} tokens: {error.num_prompt_tokens} in the prompt and "
             f"{error.max_new_tokens} for the answer. Please ask for fewer."
         )
-    return error.message
+    message = error.message
+    if isinstance(error, RequestError) and error.param in _LENGTHS:
+        for ours in _LENGTHS:
+            message = message.replace(ours, _OPENAI_NAMES[ours])
+    return message

@@ -168,7 +168,8 @@ def _within(
 ) -> None:
     left = "(" if open_low else "["
     span = f"{left}{low:g}, {'∞)' if high is None else f'{high:g}]'}"
-    bad = not math.isfinite(value) or value < low or (open_low and value == low)
+    # Compared so that NaN fails too, and an int of any size is no float that overflows.
+    bad = not low <= value < math.inf or (open_low and value == low)
     if bad or (high is not None and value > high):
         raise RequestError(f"{name} must be in {span}, got {value}.", param=name)
 
@@ -203,7 +204,8 @@ def _checked_stops(name: str, stops: str | list[str] | None) -> tuple[str, ...]:
 def _checked_bias(bias: Mapping[str, float], vocab_size: int) -> tuple[tuple[int, float], ...]:
     pairs = []
     for key, value in bias.items():
-        if not key.isascii() or not key.isdigit() or int(key) >= vocab_size:
+        is_id = key.isascii() and key.isdigit() and len(key) <= len(str(vocab_size))
+        if not is_id or int(key) >= vocab_size:
             raise RequestError(
                 f"logit_bias keys must be token ids in [0, {vocab_size}), got {key[:40]!r}.",
                 param="logit_bias",

@@ -38,6 +38,8 @@ def row_traits(part: Slice) -> RowTraits:
 # A program computes in f32, where dividing by less would overflow; the likeliest token has all the
 # probability long before.
 _LEAST_TEMPERATURE = 1e-5
+# Dividing a logit by it puts the token before all others.
+_LEAST_PENALTY = 1e-6
 # Above it every token is as likely as any other; a bias of it bans or forces.
 _LARGEST = 1e6
 
@@ -51,7 +53,7 @@ def row_sampling(sampling: Sampling) -> RowSampling:
         top_k=sampling.top_k,
         top_p=sampling.top_p,
         min_p=sampling.min_p,
-        repetition_penalty=sampling.repetition_penalty,
+        repetition_penalty=max(sampling.repetition_penalty, _LEAST_PENALTY),
         frequency_penalty=sampling.frequency_penalty,
         presence_penalty=sampling.presence_penalty,
         seed=sampling.seed,

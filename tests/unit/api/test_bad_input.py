@@ -67,7 +67,11 @@ NATIVE_ROWS: list[tuple[Json, str | None, str]] = [
     (sampling(stop_token_ids=[259]), "stop_token_ids", "got 259"),
     (sampling(logit_bias={"259": 1}), "logit_bias", "token ids"),
     (sampling(logit_bias={"a": 1}), "logit_bias", "token ids"),
-    (sampling(seed=1 << 64), "seed", "64 bits"),
+    (sampling(logit_bias={"9" * 5000: 1}), "logit_bias", "token ids"),
+    (sampling(seed=1 << 64), "sampling_params.seed", "64 bits"),
+    (sampling(max_new_tokens=10**4000), "sampling_params.max_new_tokens", "64 bits"),
+    ({**sampling(), "priority": 1 << 64}, "priority", "64 bits"),
+    ({**sampling(), "priority": -(1 << 63) - 1}, "priority", "64 bits"),
     (sampling(temperature="hot"), "sampling_params.temperature", "Expected float, got str"),
     (sampling(tempratur=1), "sampling_params.tempratur", "Did you mean temperature?"),
     (sampling(json_schema="{}"), "sampling_params.json_schema", "not supported"),
@@ -141,7 +145,14 @@ CHAT_ROWS: list[tuple[Json, str | None, str]] = [
     (chat(stop=[""]), "stop", "1 to 256 bytes"),
     (chat(logit_bias={"99999": 1}), "logit_bias", "token ids"),
     (chat(seed=1.5), "seed", "Expected int"),
-    (chat(min_tokens=9, max_tokens=3), "min_tokens", "min_new_tokens"),
+    (chat(min_tokens=9, max_tokens=3), "min_tokens", "min_tokens must be in [0, max_tokens (3)]"),
+    (chat(priority=1 << 70), "priority", "64 bits"),
+    (chat(chat_template="{{ 1 }}"), "chat_template", "not supported"),
+    (
+        {"messages": [{"role": "user", "content": [{"type": "text"}]}]},
+        "messages[0].content[0]",
+        "must have a text",
+    ),
     (chat(chat_template_kwargs={"messages": 1}), "chat_template_kwargs", "messages"),
     (chat(continue_final_message=True), "continue_final_message", "assistant"),
     (chat(session_params={"id": "x"}), "session_params", "not supported"),
@@ -288,8 +299,12 @@ def test_an_error_repeats_no_long_input(rig: Rig) -> None:
 def test_routes_and_methods_that_are_not_there_say_so(rig: Rig) -> None:
     assert error_of(rig.get("/v1/nothing"))["code"] == "no_such_route"
     assert rig.get("/nothing").json()["error"]["code"] == 404
-    assert rig.get(CHAT).status_code == 405
-    assert error_of(rig.get(CHAT))["code"] == "method_not_allowed"
+    refused = rig.get(CHAT)
+    assert refused.status_code == 405
+    assert refused.headers["allow"] == "POST"
+    assert error_of(refused)["code"] == "method_not_allowed"
+    for path in (f"{CHAT}/", "/generate/"):
+        assert error_of(rig.post(path, {}))["message"] == f"There is no {path} here."
 
 
 def test_ids_to_detokenize_are_checked(rig: Rig) -> None:

@@ -15,7 +15,7 @@ from roost.core.params import SamplingParams
 SCALARS = st.one_of(
     st.none(),
     st.booleans(),
-    st.sampled_from([0, 1, -1, 2, 3, 10**9, -(2**63), 2**64, 1.5, 1e308, -0.0]),
+    st.sampled_from([0, 1, -1, 2, 3, 10**9, -(2**63), 2**64, 10**400, 1.5, 1e308, -0.0]),
     st.sampled_from(["", "a", "hi", "é👋", "\x00", "x" * 300, "default", "demo", "user", "text"]),
 )
 VALUES = st.recursive(
@@ -23,7 +23,9 @@ VALUES = st.recursive(
     lambda inner: st.one_of(
         st.lists(inner, max_size=3),
         st.dictionaries(
-            st.sampled_from(["role", "content", "type", "text", "5", ""]), inner, max_size=3
+            st.sampled_from(["role", "content", "type", "text", "5", "9" * 5000, ""]),
+            inner,
+            max_size=3,
         ),
     ),
     max_leaves=6,

@@ -124,6 +124,11 @@ def test_a_temperature_is_one_that_f32_can_divide_by(temperature: float, used: f
     assert row_sampling(changed(temperature=temperature)).temperature == used
 
 
+@pytest.mark.parametrize(("penalty", "used"), [(1e-300, 1e-6), (0.5, 0.5), (2.0, 2.0)])
+def test_a_repetition_penalty_is_one_that_f32_can_divide_by(penalty: float, used: float) -> None:
+    assert row_sampling(changed(repetition_penalty=penalty)).repetition_penalty == used
+
+
 def test_a_bias_is_one_that_f32_can_add() -> None:
     bias = row_sampling(changed(logit_bias=((1, 1e300), (2, -1e300), (3, 0.5))))
     assert bias.bias_ids.tolist() == [1, 2, 3]
