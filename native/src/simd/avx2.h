@@ -296,6 +296,7 @@ struct Dot<8> {
     const __m256i pairs_lo = _mm256_maddubs_epi16(_mm256_abs_epi8(lo), _mm256_sign_epi8(x4, lo));
     const __m256i pairs_hi = _mm256_maddubs_epi16(_mm256_abs_epi8(hi), _mm256_sign_epi8(x4, hi));
     acc = acc + I32{_mm256_madd_epi16(pairs_lo, ones), _mm256_madd_epi16(pairs_hi, ones)};
+    asm("" : "+x"(acc.lo), "+x"(acc.hi));  // as above
   }
   template <int kSteps>
   ROOST_INLINE I32 total() const {
