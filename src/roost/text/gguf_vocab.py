@@ -80,7 +80,7 @@ def _text(metadata: Mapping[str, object], name: str, default: str | None = None)
 
 def _texts(metadata: Mapping[str, object], name: str) -> list[str]:
     value = metadata.get(_PREFIX + name)
-    if not isinstance(value, list | tuple) or not all(isinstance(item, str) for item in value):
+    if not isinstance(value, list | tuple) or not set(map(type, value)) <= {str}:
         raise ModelError(f"{_PREFIX}{name} is {_what(value)}, not a list of strings")
     return list(value)
 
@@ -91,9 +91,7 @@ def _numbers(metadata: Mapping[str, object], name: str, length: int) -> list[flo
     if value is None:
         return []
     listed = value.tolist() if hasattr(value, "tolist") else value
-    if not isinstance(listed, list | tuple) or not all(
-        isinstance(item, int | float) for item in listed
-    ):
+    if not isinstance(listed, list | tuple) or not set(map(type, listed)) <= {int, float, bool}:
         raise ModelError(f"{_PREFIX}{name} is {_what(value)}, not a list of numbers")
     if len(listed) != length:
         raise ModelError(f"{_PREFIX}{name} has {len(listed)} entries for {length} tokens")

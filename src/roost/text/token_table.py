@@ -12,10 +12,7 @@ class TokenTable:
     def __init__(self, spec: VocabSpec) -> None:
         self._spec = spec
         self._bytes: list[bytes | None] = [None] * len(spec.pieces)
-        special = {TokenType.CONTROL, TokenType.UNKNOWN}
-        self._special = spec.eos_ids.union(
-            token_id for token_id, kind in enumerate(spec.types) if kind in special
-        )
+        self._special = special_ids(spec)
         self.eos_ids = spec.eos_ids
 
     def token_bytes(self, token_id: int) -> bytes:
@@ -43,3 +40,10 @@ class TokenTable:
     def is_special(self, token_id: int) -> bool:
         """Control, unknown and end tokens: those that `skip_special` leaves out."""
         return token_id in self._special
+
+
+def special_ids(spec: VocabSpec) -> frozenset[int]:
+    """Control, unknown and end tokens."""
+    # Plain numbers: a member of an enum is hashed and compared by Python code.
+    special = {int(TokenType.CONTROL), int(TokenType.UNKNOWN)}
+    return spec.eos_ids.union(i for i, kind in enumerate(spec.types) if kind in special)

@@ -9,7 +9,7 @@ from roost.text.gguf_vocab import vocab_from_gguf
 from roost.text.pieces import SPACE_MARK
 from roost.text.sentencepiece import SentencePieceEncoder
 from roost.text.special import SpecialSplitter
-from roost.text.token_table import TokenTable
+from roost.text.token_table import TokenTable, special_ids
 from roost.text.vocab import TokenType, VocabKind, VocabSpec
 
 
@@ -112,17 +112,12 @@ class _SplittingEncoder:
     """Takes special and user-defined tokens out of the text, and encodes what lies between."""
 
     def __init__(self, spec: VocabSpec) -> None:
+        self._pieces = spec.pieces
         self._is_sentencepiece = spec.kind is VocabKind.SENTENCEPIECE
-        user_defined = {
-            self._as_text(piece): token_id
-            for token_id, (piece, kind) in enumerate(zip(spec.pieces, spec.types, strict=True))
-            if kind == TokenType.USER_DEFINED
-        }
-        special = {
-            self._as_text(piece): token_id
-            for token_id, (piece, kind) in enumerate(zip(spec.pieces, spec.types, strict=True))
-            if kind in {TokenType.CONTROL, TokenType.UNKNOWN} or token_id in spec.eos_ids
-        }
+        user_defined = self._texts_of(
+            i for i, kind in enumerate(spec.types) if kind == TokenType.USER_DEFINED
+        )
+        special = self._texts_of(sorted(special_ids(spec)))
         self._all = SpecialSplitter(user_defined | special)
         self._user_defined = SpecialSplitter(
             {piece: token_id for piece, token_id in user_defined.items() if piece not in special}
@@ -141,6 +136,9 @@ class _SplittingEncoder:
                 ids.extend(self._plain.encode(part, after_special=after_special))
             after_special = isinstance(part, int)
         return ids
+
+    def _texts_of(self, ids: Iterable[int]) -> dict[str, int]:
+        return {self._as_text(self._pieces[token_id]): token_id for token_id in ids}
 
     def _as_text(self, text: str) -> str:
         """To SentencePiece a space and its sign are one, also where whole tokens are sought."""
