@@ -9,7 +9,7 @@ namespace roost {
 int64_t attention_scratch_floats(int64_t group, int64_t head_dim) {
   const int64_t rows = std::max(kTaskQueryRows, group);
   const int64_t score_stride = kSplitTokens + kPageTokens;
-  return rows * (3 * head_dim + score_stride + 4) + kPageTokens * head_dim;
+  return rows * (3 * head_dim + score_stride + 4) + kRunPages * kPageTokens * head_dim;
 }
 
 }  // namespace roost

@@ -17,6 +17,8 @@ constexpr int64_t kSplitTokens = 512;
 // Query rows (tokens × heads of a group) that an attention task takes at most, unless one token's
 // group is larger. 96 rows of scores (200 KB) stay in a 512 KB L2 cache beside a page of K and V.
 constexpr int64_t kTaskQueryRows = 96;
+// Pages of V that many query rows take at once, as f32: 16 KB of the first level cache at head_dim 64.
+constexpr int64_t kRunPages = 4;
 
 // One token's K or V of one head, into its page.
 //   bf16: K [head_dim / 2][16 tokens][2], V [8 token pairs][head_dim][2]

@@ -9,115 +9,13 @@
 // same sequence, or leftovers in a page) is never multiplied in.
 //
 // The work of a task goes page by page: K (or V) of the page becomes f32 in the L1 cache once, and
-// tiles of query rows run over it with their sums in registers. Where all rows fit one tile (decode)
-// pages are read as they are.
+// tiles of query rows run over it with their sums in registers; pages of V that all rows see whole are
+// taken several at once, so that sums travel less. Where all rows fit one tile (decode) pages are
+// read as they are.
+#include "attention_tiles.inc.h"
+
 namespace roost::ROOST_ISA {
 namespace attention {
-
-constexpr int kTileRows = ROOST_ATTENTION_ROWS;          // query rows whose sums fit the registers
-constexpr int64_t kScoreStride = kSplitTokens + kLanes;  // not a power of two: rows map to other cache sets
-
-// f32 K [head_dim][16] or V [16][head_dim].
-struct FloatPage {
-  const float* data;
-  ROOST_INLINE F32 first(int64_t pair, int64_t width, int64_t at) const {
-    return F32::load(data + 2 * pair * width + at);
-  }
-  ROOST_INLINE F32 second(int64_t pair, int64_t width, int64_t at) const {
-    return F32::load(data + (2 * pair + 1) * width + at);
-  }
-};
-
-// bf16 pairs [n / 2][width][2]; a 32-bit lane holds two neighbours of the outer dimension.
-struct PairPage {
-  const uint8_t* data;
-  ROOST_INLINE I32 lanes(int64_t pair, int64_t width, int64_t at) const {
-    return I32::load(reinterpret_cast<const int32_t*>(data) + pair * width + at);
-  }
-  ROOST_INLINE F32 first(int64_t pair, int64_t width, int64_t at) const {
-    return lanes(pair, width, at).shift_left<16>().as_f32();
-  }
-  ROOST_INLINE F32 second(int64_t pair, int64_t width, int64_t at) const {
-    return (lanes(pair, width, at) & I32::splat(static_cast<int32_t>(0xffff0000u))).as_f32();
-  }
-};
-
-// scores[r][0..15] = q[r] · k of the page's 16 tokens
-template <int R, class Page>
-ROOST_INLINE void tile_scores(const float* q, int64_t head_dim, Page k, float* scores) {
-  F32 sum[R];
-#pragma GCC unroll 16
-  for (int r = 0; r < R; ++r) sum[r] = F32::zero();
-  for (int64_t pair = 0; pair < head_dim / 2; ++pair) {
-    const F32 first = k.first(pair, kLanes, 0);
-#pragma GCC unroll 16
-    for (int r = 0; r < R; ++r) sum[r] = fma(F32::splat(q[r * head_dim + 2 * pair]), first, sum[r]);
-    const F32 second = k.second(pair, kLanes, 0);
-#pragma GCC unroll 16
-    for (int r = 0; r < R; ++r) sum[r] = fma(F32::splat(q[r * head_dim + 2 * pair + 1]), second, sum[r]);
-  }
-#pragma GCC unroll 16
-  for (int r = 0; r < R; ++r) sum[r].store(scores + r * kScoreStride);
-}
-
-// sums[r] += Σ_t p[r][t] · v[t] over the page's tokens [begin, end)
-template <int R, class Page>
-ROOST_INLINE void tile_values(const float* p, int64_t head_dim, Page v, int64_t begin, int64_t end, float* sums) {
-  for (int64_t at = 0; at < head_dim; at += kLanes) {
-    F32 sum[R];
-#pragma GCC unroll 16
-    for (int r = 0; r < R; ++r) sum[r] = F32::load(sums + r * head_dim + at);
-    int64_t t = begin;
-    if (t % 2 != 0 && t < end) {
-      const F32 second = v.second(t / 2, head_dim, at);
-#pragma GCC unroll 16
-      for (int r = 0; r < R; ++r) sum[r] = fma(F32::splat(p[r * kScoreStride + t]), second, sum[r]);
-      ++t;
-    }
-    for (; t + 1 < end; t += 2) {
-      const F32 first = v.first(t / 2, head_dim, at);
-#pragma GCC unroll 16
-      for (int r = 0; r < R; ++r) sum[r] = fma(F32::splat(p[r * kScoreStride + t]), first, sum[r]);
-      const F32 second = v.second(t / 2, head_dim, at);
-#pragma GCC unroll 16
-      for (int r = 0; r < R; ++r) sum[r] = fma(F32::splat(p[r * kScoreStride + t + 1]), second, sum[r]);
-    }
-    if (t < end) {
-      const F32 first = v.first(t / 2, head_dim, at);
-#pragma GCC unroll 16
-      for (int r = 0; r < R; ++r) sum[r] = fma(F32::splat(p[r * kScoreStride + t]), first, sum[r]);
-    }
-#pragma GCC unroll 16
-    for (int r = 0; r < R; ++r) sum[r].store(sums + r * head_dim + at);
-  }
-}
-
-template <class Page, int R = kTileRows>
-void scores_of(int64_t num_rows, const float* q, int64_t head_dim, Page k, float* scores) {
-  if constexpr (R > 0) {
-    if (num_rows == R) return tile_scores<R>(q, head_dim, k, scores);
-    scores_of<Page, R - 1>(num_rows, q, head_dim, k, scores);
-  }
-}
-
-template <class Page, int R = kTileRows>
-void values_of(int64_t num_rows, const float* p, int64_t head_dim, Page v, int64_t begin, int64_t end, float* sums) {
-  if constexpr (R > 0) {
-    if (num_rows == R) return tile_values<R>(p, head_dim, v, begin, end, sums);
-    values_of<Page, R - 1>(num_rows, p, head_dim, v, begin, end, sums);
-  }
-}
-
-// bf16 pairs [n / 2][width][2] → f32 [n][width]
-ROOST_INLINE void widen(const uint8_t* from, int64_t n, int64_t width, float* to) {
-  const PairPage page{from};
-  for (int64_t pair = 0; pair < n / 2; ++pair) {
-    for (int64_t at = 0; at < width; at += kLanes) {
-      page.first(pair, width, at).store(to + 2 * pair * width + at);
-      page.second(pair, width, at).store(to + (2 * pair + 1) * width + at);
-    }
-  }
-}
 
 struct Range {
   int64_t begin, end;
@@ -131,6 +29,11 @@ ROOST_INLINE Range visible(const AttentionTask& task, int64_t token, int64_t low
   const int64_t end = task.first_position + token + 1;
   const int64_t begin = task.window > 0 ? larger(0, end - task.window) : 0;
   return {larger(begin, low), smaller(end, high)};
+}
+
+// Tokens of [low, high) that every row sees.
+ROOST_INLINE Range seen_by_all(const AttentionTask& task, int64_t low, int64_t high) {
+  return {visible(task, task.num_rows - 1, low, high).begin, visible(task, 0, low, high).end};
 }
 
 // Query rows [begin, end) that see something of tokens [low, high). Rows that come later see
@@ -148,7 +51,7 @@ struct Scratch {
   float* sums;    // [query rows][head_dim], of the split
   float* merged;  // [query rows][head_dim], of the splits so far
   float* state;   // [query rows][4]: split m and l, merged m and l
-  float* page;    // [16 · head_dim]
+  float* page;    // [kRunPages · 16 · head_dim]
 };
 
 ROOST_INLINE int64_t max_query_rows(int64_t group) { return larger(kTaskQueryRows, group); }
@@ -160,7 +63,7 @@ ROOST_INLINE Scratch carve(float* at, int64_t group, int64_t head_dim) {
   s.sums = s.q + rows * head_dim;
   s.merged = s.sums + rows * head_dim;
   s.page = s.merged + rows * head_dim;
-  s.scores = s.page + kPageTokens * head_dim;
+  s.scores = s.page + kRunPages * kPageTokens * head_dim;
   s.state = s.scores + rows * kScoreStride;
   return s;
 }
@@ -285,6 +188,20 @@ ROOST_INLINE void page_values(const AttentionTask& task, const Scratch& s, Page 
   }
 }
 
+// num_pages of V, from `page` on, that all rows see whole.
+ROOST_INLINE void run_values(const AttentionTask& task, const Scratch& s, int64_t page, int64_t num_pages,
+                             int64_t offset) {
+  const int64_t num_tokens = num_pages * kPageTokens;
+  for (int64_t i = 0; i < num_pages; ++i) {
+    widen_into_run(page_at(task, task.v, page + i), task.head_dim, num_tokens, s.page + i * kPageTokens * kLanes);
+  }
+  const int64_t num_query_rows = task.num_rows * task.group;
+  for (int64_t r = 0; r < num_query_rows; r += kTileRows) {
+    values_of<RunOfPages>(smaller(kTileRows, num_query_rows - r), s.scores + r * kScoreStride + offset, task.head_dim,
+                          {s.page, num_tokens}, 0, num_tokens, s.sums + r * task.head_dim);
+  }
+}
+
 ROOST_INLINE void one_split(const AttentionTask& task, const Scratch& s, int64_t split) {
   const int64_t split_begin = split * kSplitTokens;
   const int64_t limit = smaller(split_begin + kSplitTokens, task.first_position + task.num_rows);
@@ -314,8 +231,15 @@ ROOST_INLINE void one_split(const AttentionTask& task, const Scratch& s, int64_t
     if (range.begin >= range.end) continue;
     soften(s.scores + r * kScoreStride, {range.begin - split_begin, range.end - split_begin}, state);
   }
-  for (int64_t page = page_first; page < page_last; ++page) {
+  const Range whole = seen_by_all(task, split_begin, limit);
+  for (int64_t page = page_first; page < page_last;) {
     const int64_t begin = page * kPageTokens;
+    if (!is_direct && begin >= whole.begin && begin + kPageTokens <= whole.end) {
+      const int64_t num_pages = smaller(kRunPages, (whole.end - begin) / kPageTokens);
+      run_values(task, s, page, num_pages, begin - split_begin);
+      page += num_pages;
+      continue;
+    }
     const Range rows = rows_that_see(task, begin, begin + kPageTokens);
     const uint8_t* v = page_at(task, task.v, page);
     prefetch_page(task, task.v, page + 1, page_last);
@@ -327,6 +251,7 @@ ROOST_INLINE void one_split(const AttentionTask& task, const Scratch& s, int64_t
       widen(v, kPageTokens, task.head_dim, s.page);
       page_values(task, s, FloatPage{s.page}, rows, begin, split_begin, limit);
     }
+    ++page;
   }
 }
 
