@@ -31,6 +31,8 @@ void quantise_row(const Program& p, const float* x, int64_t width, int64_t buffe
 constexpr int64_t kRowTile = 128;
 // A take of weights at least this large is worth the counter.
 constexpr int64_t kMinTakeBytes = 8192;
+// From this many rows on a take is long, however few weights it has: many small takes end together.
+constexpr int64_t kManyRows = 16;
 
 struct MultiplyArgs {
   const SegmentedMatrix* matrix;
@@ -64,9 +66,10 @@ void multiply(const OpContext& c, const MultiplyArgs& a, Claims& claims) {
   const SegmentedMatrix& m = *a.matrix;
   const int64_t num_blocks = m.block_begin.back();
   const int64_t block_bytes = std::max<int64_t>(1, m.cols * kBlockRows / 2);
-  const int64_t even = num_blocks / (4 * c.program.pool().num_threads());
-  const int64_t chunk = std::clamp<int64_t>(even, 1, std::max<int64_t>(1, num_blocks));
-  const int64_t take = std::max(chunk, std::min(num_blocks, (kMinTakeBytes + block_bytes - 1) / block_bytes));
+  const bool is_long = a.num_rows >= kManyRows;
+  const int64_t even = num_blocks / ((is_long ? 16 : 4) * c.program.pool().num_threads());
+  const int64_t worth = is_long ? 1 : std::min(num_blocks, (kMinTakeBytes + block_bytes - 1) / block_bytes);
+  const int64_t take = std::max<int64_t>({1, even, worth});
   const int64_t per_tile = (num_blocks + take - 1) / take;
   const int64_t num_tiles = (a.num_rows + kRowTile - 1) / kRowTile;
   for (int64_t piece; (piece = claims.take(1)) < num_tiles * per_tile;) {
