@@ -5,38 +5,19 @@ import sys
 from collections.abc import Callable
 from functools import wraps
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Final, NoReturn
 
-import typer
+import click
 
 import roost
 from roost.core.config import ENV_CONFIG_FILE, Layer, Resolved, env_layer, resolve
 from roost.core.errors import ConfigError, RoostError
-from roost.launch.options import Given, with_settings
+from roost.launch.options import Given, SettingsCommand, with_settings
 from roost.launch.settings_file import file_layer
 
-app = typer.Typer(
-    name="roost",
-    help="An LLM serving engine for the machines that people have.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode="rich",
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
+_CONTEXT: Final = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
-Model = Annotated[
-    str | None,
-    typer.Argument(
-        metavar="MODEL",
-        help="`demo`, a .gguf file, a folder, or a hub id (default: demo).",
-        show_default=False,
-    ),
-]
-ConfigFile = Annotated[
-    str | None,
-    typer.Option("--config", metavar="FILE", help="A TOML file with settings.", show_default=False),
-]
+_Command = Callable[..., None]
 
 
 def main() -> NoReturn:
@@ -45,52 +26,54 @@ def main() -> NoReturn:
     sys.exit(0)
 
 
-def _show_version(is_asked: bool) -> None:
-    if is_asked:
-        print(f"roost {roost.__version__}")
-        raise typer.Exit
+class _Commands(click.Group):
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """In the order of their use, not of the alphabet."""
+        del ctx
+        return list(self.commands)
 
 
-@app.callback()
-def _root(
-    version: Annotated[
-        bool,
-        typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version."),
-    ] = False,
-) -> None:
-    del version
+@click.group(cls=_Commands, context_settings=_CONTEXT)
+@click.version_option(roost.__version__, prog_name="roost", message="%(prog)s %(version)s")
+def app() -> None:
+    """An LLM serving engine for the machines that people have."""
 
 
-def _command(*parts: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+def _command(*parts: str) -> Callable[[_Command], _Command]:
     """A command with the settings of these parts; what roost raises on purpose is one line."""
 
-    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+    def decorate(command: _Command) -> _Command:
         @wraps(command)
         def guarded(*args: object, **kwargs: object) -> None:
             try:
                 command(*args, **kwargs)
             except RoostError as error:
                 print(f"roost: {error.message}", file=sys.stderr)
-                raise typer.Exit(1) from None
+                sys.exit(1)
 
         made = with_settings(guarded, parts)
-        app.command(name=command.__name__)(made)
+        app.command(command.__name__, cls=SettingsCommand)(made)
         return made
 
     return decorate
 
 
+_model = click.argument("model_argument", metavar="[MODEL]", required=False)
+_config = click.option("--config", metavar="FILE", help="A TOML file with settings.")
+_temperature = click.option(
+    "--temperature", type=float, default=0.7, help="0 is greedy.", show_default=True
+)
+
+
 @_command("model", "server", "engine", "log")
-def serve(
-    given: Given,
-    model_argument: Model = None,
-    config: ConfigFile = None,
-    *,
-    explain: Annotated[
-        bool, typer.Option("--explain", help="Print every setting, its value and why; then exit.")
-    ] = False,
-) -> None:
-    """Serve a model over HTTP: the OpenAI API and SGLang's own."""
+@_model
+@_config
+@click.option("--explain", is_flag=True, help="Print every setting, its value and why; then exit.")
+def serve(given: Given, model_argument: str | None, config: str | None, *, explain: bool) -> None:
+    """Serve a model over HTTP: the OpenAI API and SGLang's own.
+
+    MODEL is `demo`, a .gguf file, a folder, or a hub id (default: demo).
+    """
     resolved = _resolve(given, model_argument, config)
     if explain:
         from roost.launch.explain import explain as print_settings
@@ -99,74 +82,82 @@ def serve(
         return
     from roost.launch.serve import serve as run_server
 
-    raise typer.Exit(run_server(resolved))
+    sys.exit(run_server(resolved))
 
 
 @_command("model", "engine", "log")
+@_model
+@_config
+@click.option("--url", help="Talk to this server instead of loading a model.")
+@click.option("--system", help="A system message.")
+@_temperature
+@click.option("--max-tokens", type=int, help="Most tokens of an answer.")
+@click.option("--seed", type=int, help="The same answers again.")
 def chat(
     given: Given,
-    model_argument: Model = None,
-    config: ConfigFile = None,
+    model_argument: str | None,
+    config: str | None,
     *,
-    url: Annotated[
-        str | None,
-        typer.Option(
-            "--url", help="Talk to this server instead of loading a model.", show_default=False
-        ),
-    ] = None,
-    system: Annotated[
-        str | None, typer.Option("--system", help="A system message.", show_default=False)
-    ] = None,
-    temperature: Annotated[float, typer.Option("--temperature", help="0 is greedy.")] = 0.7,
-    max_tokens: Annotated[
-        int | None,
-        typer.Option("--max-tokens", help="Most tokens of an answer.", show_default=False),
-    ] = None,
-    seed: Annotated[
-        int | None, typer.Option("--seed", help="The same answers again.", show_default=False)
-    ] = None,
+    url: str | None,
+    system: str | None,
+    temperature: float,
+    max_tokens: int | None,
+    seed: int | None,
 ) -> None:
-    """Talk to a model in the terminal."""
+    """Talk to a model in the terminal.
+
+    MODEL is `demo`, a .gguf file, a folder, or a hub id (default: demo).
+    """
     from roost.launch.chat import chat as run_chat
     from roost.launch.talkers import ChatOptions
 
     resolved = _resolve(given, model_argument, config)
     options = ChatOptions(system, temperature, max_tokens, seed)
-    raise typer.Exit(run_chat(resolved.config, options, url, _api_key()))
+    sys.exit(run_chat(resolved.config, options, url, _api_key()))
 
 
 @_command("model", "engine", "log")
+@click.argument("prompt")
+@_config
+@click.option("--chat", "is_chat", is_flag=True, help="Put it to the model as a user's message.")
+@_temperature
+@click.option(
+    "--max-tokens", type=int, default=256, help="Most tokens of the answer.", show_default=True
+)
+@click.option("--seed", type=int, help="The same answer again.")
 def generate(
     given: Given,
-    prompt: Annotated[str, typer.Argument(help="What to continue; - reads standard input.")],
-    config: ConfigFile = None,
+    prompt: str,
+    config: str | None,
     *,
-    is_chat: Annotated[
-        bool, typer.Option("--chat", help="Put it to the model as a user's message.")
-    ] = False,
-    temperature: Annotated[float, typer.Option("--temperature", help="0 is greedy.")] = 0.7,
-    max_tokens: Annotated[
-        int, typer.Option("--max-tokens", help="Most tokens of the answer.")
-    ] = 256,
-    seed: Annotated[
-        int | None, typer.Option("--seed", help="The same answer again.", show_default=False)
-    ] = None,
+    is_chat: bool,
+    temperature: float,
+    max_tokens: int,
+    seed: int | None,
 ) -> None:
-    """Answer one prompt, without a server."""
+    """Answer one prompt, without a server.
+
+    PROMPT is what to continue; - reads standard input.
+    """
     from roost.launch.generate import GenerateOptions
     from roost.launch.generate import generate as run_generate
 
     resolved = _resolve(given, None, config)
     options = GenerateOptions(temperature, max_tokens, seed, is_chat)
-    raise typer.Exit(run_generate(resolved.config, prompt, options))
+    sys.exit(run_generate(resolved.config, prompt, options))
 
 
 @_command("model", "server", "engine", "log")
-def doctor(given: Given, model_argument: Model = None, config: ConfigFile = None) -> None:
-    """Check that this machine and this model are fit to serve."""
+@_model
+@_config
+def doctor(given: Given, model_argument: str | None, config: str | None) -> None:
+    """Check that this machine and this model are fit to serve.
+
+    MODEL is `demo`, a .gguf file, a folder, or a hub id (default: demo).
+    """
     from roost.launch.doctor import doctor as run_doctor
 
-    raise typer.Exit(run_doctor(_resolve(given, model_argument, config).config))
+    sys.exit(run_doctor(_resolve(given, model_argument, config).config))
 
 
 def _resolve(given: Given, model: str | None, config_file: str | None) -> Resolved:

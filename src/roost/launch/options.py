@@ -1,11 +1,10 @@
 """Command-line options made from the settings, so that no flag is written down twice."""
 
-import inspect
 from collections.abc import Callable, Mapping
 from functools import wraps
-from typing import Any, Final
+from typing import Final
 
-import typer
+import click
 
 from roost.core.config import Setting, all_settings, shown
 
@@ -18,6 +17,23 @@ _PANELS: Final = {
 }
 
 Given = Mapping[str, object]
+
+
+class SettingsCommand(click.Command):
+    """A command whose help lists the settings by their parts, after its own options."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        panels: dict[str, list[tuple[str, str]]] = {"Options": []}
+        parts = {setting.flag: setting.part for setting in all_settings()}
+        for parameter in self.get_params(ctx):
+            record = parameter.get_help_record(ctx)
+            # An argument is explained in the command's own words.
+            if isinstance(parameter, click.Option) and record is not None:
+                part = parts.get(parameter.opts[0], "")
+                panels.setdefault(_PANELS.get(part, "Options"), []).append(record)
+        for title, records in panels.items():
+            with formatter.section(title):
+                formatter.write_dl(records)
 
 
 def with_settings(command: Callable[..., None], parts: tuple[str, ...]) -> Callable[..., None]:
@@ -33,33 +49,27 @@ def with_settings(command: Callable[..., None], parts: tuple[str, ...]) -> Calla
     def wrapped(**options: object) -> None:
         own = {name: value for name, value in options.items() if name not in names}
         given = {
-            name: ",".join(value) if isinstance(value, list) else value
+            name: ",".join(value) if isinstance(value, tuple) else value
             for name, value in options.items()
-            if name in names and value is not None and value != []
+            if name in names and value not in (None, ())
         }
         command(given, **own)
 
-    own_parameters = list(inspect.signature(command).parameters.values())[1:]
-    made = [_parameter(s) for s in settings]
-    # What typer reads instead of the wrapper's own.
-    wrapped.__signature__ = inspect.Signature([*own_parameters, *made])  # type: ignore[attr-defined]
-    wrapped.__annotations__ = {p.name: p.annotation for p in (*own_parameters, *made)}
-    return wrapped
+    made: Callable[..., None] = wrapped
+    for setting in reversed(settings):
+        made = _option(setting)(made)
+    return made
 
 
-def _parameter(setting: Setting) -> inspect.Parameter:
+def _option(setting: Setting) -> Callable[[Callable[..., None]], Callable[..., None]]:
     has_default = setting.default not in (None, ())
     default = f" (default: {shown(setting, setting.default)})" if has_default else ""
     # The values stay text here; one place checks them, whatever way they came.
-    option: Any = typer.Option(
-        None,
+    return click.option(
         setting.flag,
+        setting.name,
+        type=str,
+        multiple=setting.kind == "texts",
         metavar="|".join(setting.choices) or _METAVARS[setting.kind],
         help=setting.help + default,
-        show_default=False,
-        rich_help_panel=_PANELS[setting.part],
-    )
-    annotation = list[str] | None if setting.kind == "texts" else str | None
-    return inspect.Parameter(
-        setting.name, inspect.Parameter.KEYWORD_ONLY, default=option, annotation=annotation
     )

@@ -7,9 +7,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner, Result
+from click.testing import CliRunner, Result
 
 from roost import __version__
+from roost.core.config import all_settings
 from roost.launch.cli import app
 
 
@@ -55,8 +56,31 @@ def test_help_needs_little_work() -> None:
     assert spent_s < 0.5
 
 
+def test_the_help_of_a_command_has_every_setting_once_under_its_part() -> None:
+    text = roost("serve", "--help").stdout
+    sections = [text.index(f"\n{title}:\n") for title in ("Options", "Model", "Server", "Engine")]
+    assert sections == sorted(sections)
+    assert sections[2] < text.index("\n  --port INTEGER ") < sections[3]
+    for setting in all_settings():
+        assert text.count(f"\n  {setting.flag} ") == 1, setting.flag
+
+
+@pytest.mark.parametrize(
+    ("entry", "unwanted"),
+    [
+        ("roost.launch.serve", {"numpy", "rich", "asyncio", "roost._native"}),
+        ("roost.launch.http_worker", {"numpy", "rich", "roost._native"}),
+        ("roost.launch.engine_process", {"rich", "asyncio", "jinja2", "starlette"}),
+    ],
+)
+def test_a_process_loads_only_what_it_needs(entry: str, unwanted: set[str]) -> None:
+    check = f"import sys, {entry}; print(*({unwanted!r} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", check], check=True, capture_output=True, text=True)
+    assert done.stdout == "\n"
+
+
 def test_import_roost_loads_next_to_nothing() -> None:
-    check = "import sys, roost; assert not {'numpy', 'msgspec', 'typer'} & set(sys.modules)"
+    check = "import sys, roost; assert not {'numpy', 'msgspec', 'click'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", check], check=True)
 
 
