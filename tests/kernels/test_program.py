@@ -83,6 +83,7 @@ def test_every_instruction_set_gives_the_same_bits(name: str, pool_of: PoolOf) -
 LONG = {
     "three splits": Shape(num_layers=1, kv_dtype="bf16"),
     "window over a split": Shape(num_layers=1, window=600),
+    "window over runs of pages": Shape(num_layers=1, window=600, head_dim=32, kv_dtype="bf16"),
     "small window": Shape(num_layers=1, window=33, kv_dtype="bf16"),
     "group of 4": Shape(num_layers=1, num_heads=4, num_kv_heads=1, quantised=True),
 }
