@@ -22,6 +22,8 @@ _Command = Callable[..., None]
 
 def main() -> NoReturn:
     """What `roost` runs."""
+    # numpy's BLAS is never called; it would start a thread a core in every process that loads it.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     app(args=sys.argv[1:], prog_name="roost")
     sys.exit(0)
 
