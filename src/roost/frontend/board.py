@@ -133,7 +133,7 @@ class Switchboard:
         """End what the engine should have ended, and say what came late."""
         now_s = self._clock.now_s()
         overdue = self._ledger.overdue(now_s)
-        self.end(overdue, Ended(Outcome.DEADLINE, message="The request reached its time limit."))
+        self.end(overdue, Ended(Outcome.DEADLINE, message="Request running timeout reached."))
         for line in self._ledger.take_late_lines():
             _say_late(line)
 

@@ -104,7 +104,10 @@ class Intake:
     def render(self, chat: ChatPrompt) -> str:
         """The text that the model's template makes of the messages."""
         if self._tools.template is None:
-            raise RequestError("The model has no chat template.", param="messages")
+            raise RequestError(
+                "The model has no chat template; the setting chat_template can give it one.",
+                param="messages",
+            )
         return self._tools.template.render(
             chat.messages,
             now_s=self._clock.unix_s(),

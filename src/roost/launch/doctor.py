@@ -1,5 +1,6 @@
 """`roost doctor`: is this machine, with these settings, fit to serve this model?"""
 
+import contextlib
 import os
 import socket
 import sys
@@ -12,7 +13,7 @@ from typing import Final, Literal
 from rich.console import Console
 
 from roost.core.config import ServeConfig
-from roost.core.errors import RoostError
+from roost.core.errors import ModelError, RoostError
 
 Verdict = Literal["ok", "warning", "failure"]
 _MARKS: Final = {
@@ -94,7 +95,9 @@ def _memory(config: ServeConfig) -> Finding:
     free = free_memory()
     detail = f"{free.num_bytes / _GIB:.1f} GiB free: {free.why}"
     if Path(config.model.model).exists() or config.model.model == "demo":
-        num_bytes = open_model(resolve_model(config.model.model)).nbytes
+        num_bytes = 0
+        with contextlib.suppress(ModelError):  # the check of the model names it
+            num_bytes = open_model(resolve_model(config.model.model)).nbytes
         if num_bytes > free.num_bytes:
             need = f"the model's weights take {num_bytes / _GIB:.1f} GiB"
             return Finding("memory", "failure", f"{detail}; {need}")

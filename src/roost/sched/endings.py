@@ -62,8 +62,9 @@ def cut_short(seq: Sequence, outcome: Outcome, now_s: float) -> Addressed:
 
 
 def overdue(seq: Sequence, now_s: float) -> Addressed:
-    waited = "" if seq.has_run else " in the queue"
-    message = f"The request reached its time limit{waited}."
+    # What clients of the native API know.
+    phase = "running" if seq.has_run else "waiting"
+    message = f"Request {phase} timeout reached."
     return _ended(seq, Outcome.DEADLINE, now_s, message=message, code="deadline")
 
 

@@ -26,17 +26,14 @@ def tokenizer_from_folder(folder: Path) -> Tokenizer:
     tokens do not map to bytes.
     """
     path = folder / "tokenizer.json"
-    try:
-        text = path.read_text("utf-8")
-    except (OSError, UnicodeDecodeError) as exc:
-        raise ModelError(f"cannot read {path}: {exc}") from exc
+    text = _text(path)
     encoder = JsonEncoder(text, path)
     config = _read(folder / "tokenizer_config.json")
     generation = _read(folder / "generation_config.json")
     templates = dict(_templates(config))
     template_path = folder / "chat_template.jinja"
     if template_path.is_file():
-        templates["default"] = template_path.read_text("utf-8")
+        templates["default"] = _text(template_path)
     return Tokenizer(_spec(text, path, encoder, (config, generation), templates), encoder)
 
 
@@ -172,14 +169,23 @@ def _templates(config: Json) -> Iterator[tuple[str, str]]:
                 yield str(entry.get("name")), str(entry.get("template"))
 
 
+def _text(path: Path) -> str:
+    """All of a file. Raises ModelError where it is missing, not readable or no UTF-8."""
+    try:
+        return path.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as exc:
+        reason = exc.strerror if isinstance(exc, OSError) else "it is not UTF-8"
+        raise ModelError(f"{path}: cannot be read: {reason}") from exc
+
+
 def _read(path: Path) -> Json:
     """The object in a JSON file; empty if there is no such file."""
-    try:
-        data = json.loads(path.read_text("utf-8"))
-    except FileNotFoundError:
+    if not path.exists():
         return {}
-    except (OSError, ValueError) as exc:
-        raise ModelError(f"cannot read {path}: {exc}") from exc
+    try:
+        data = json.loads(_text(path))
+    except (ValueError, RecursionError) as exc:
+        raise ModelError(f"{path}: cannot be read: {exc}") from exc
     if not isinstance(data, dict):
         raise ModelError(f"{path} does not hold an object")
     return data

@@ -308,8 +308,8 @@ def test_a_deadline_ends_what_runs_and_what_waits() -> None:
     assert desk.expire() == []
     desk.now_s = 2.0
     assert [said.envelope.rid for said in desk.expire()] == ["b", "a"]
-    assert desk.ending("b").message == "The request reached its time limit in the queue."
-    assert desk.ending("a").message == "The request reached its time limit."
+    assert desk.ending("b").message == "Request waiting timeout reached."
+    assert desk.ending("a").message == "Request running timeout reached."
     assert desk.ending("b").usage.queue_s == 2.0
     assert desk.scheduler.next_deadline_s() == math.inf
 

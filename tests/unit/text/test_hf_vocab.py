@@ -121,8 +121,28 @@ def test_sentencepiece_folders_give_bytes(tmp_path: Path) -> None:
     assert ours.decode(ids) == theirs.decode(ids) == "a aé"
 
 
+@pytest.mark.parametrize(
+    ("name", "data", "message"),
+    [
+        ("chat_template.jinja", b"\xff", "it is not UTF-8"),
+        ("tokenizer_config.json", b"\xff", "it is not UTF-8"),
+        ("tokenizer_config.json", b"[" * 100_000, "recursion"),
+        ("generation_config.json", b"{", "Expecting property name"),
+    ],
+)
+def test_a_broken_file_beside_the_tokenizer_is_named(
+    tmp_path: Path, byte_level: Tokenizer, name: str, data: bytes, message: str
+) -> None:
+    save(tmp_path, byte_level)
+    (tmp_path / name).write_bytes(data)
+    with pytest.raises(ModelError, match=rf"{name}: cannot be read: .*{message}"):
+        tokenizer_from_folder(tmp_path)
+
+
 def test_what_is_broken_or_unknown_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match=r"cannot read .*tokenizer\.json"):
+    with pytest.raises(
+        ModelError, match=r"tokenizer\.json: cannot be read: No such file or directory"
+    ):
         tokenizer_from_folder(tmp_path)
     (tmp_path / "tokenizer.json").write_text("{")
     with pytest.raises(ModelError, match="is not a tokenizer"):
