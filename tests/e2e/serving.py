@@ -1,5 +1,6 @@
 """A server of real processes, and what is left of one."""
 
+import contextlib
 import json
 import os
 import signal
@@ -42,9 +43,13 @@ class Served:
 
     def children(self) -> list[psutil.Process]:
         """The engine first (it listens on no port), then the HTTP workers."""
-        found = psutil.Process(self.process.pid).children(recursive=True)
-        workers = [p for p in found if any(c.laddr for c in p.net_connections(kind="tcp"))]
-        return [p for p in found if p not in workers] + workers
+        engines: list[psutil.Process] = []
+        workers: list[psutil.Process] = []
+        for child in psutil.Process(self.process.pid).children(recursive=True):
+            with contextlib.suppress(psutil.NoSuchProcess):  # it ended since it was listed
+                listens = any(c.laddr for c in child.net_connections(kind="tcp"))
+                (workers if listens else engines).append(child)
+        return engines + workers
 
     def wait_ready(self) -> None:
         until(lambda: self._is_ready() or self.process.poll() is not None)
