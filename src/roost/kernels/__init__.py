@@ -3,6 +3,7 @@
 Takes raw GGML blocks or floats. Gives packed matrices, vectors and a thread pool to programs.
 """
 
+from roost.kernels.cgroup import groups_of
 from roost.kernels.isa import available as available_isas
 from roost.kernels.isa import choose as choose_isa
 from roost.kernels.matrix import (
@@ -28,5 +29,6 @@ __all__ = [
     "aligned_bytes",
     "available_isas",
     "choose_isa",
+    "groups_of",
     "usable_cores",
 ]

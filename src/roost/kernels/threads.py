@@ -2,8 +2,9 @@
 
 import math
 import os
-from collections.abc import Callable
-from pathlib import Path, PurePosixPath
+from pathlib import Path
+
+from roost.kernels.cgroup import groups_of
 
 
 def usable_cores(root: Path = Path("/")) -> tuple[int, str]:
@@ -27,24 +28,11 @@ def _affinity() -> int:
 
 def _cgroup_quota(root: Path) -> float | None:
     """The least quota, in cores, on the way from this process's groups to the top; None: none."""
-    try:
-        lines = (root / "proc/self/cgroup").read_text().splitlines()
-    except OSError:
-        return None
-    quotas = []
-    for line in lines:
-        hierarchy, controllers, path = line.split(":", 2)
-        if hierarchy == "0":
-            quotas += _quotas(root / "sys/fs/cgroup", path, _quota_v2)
-        elif "cpu" in controllers.split(","):
-            quotas += _quotas(root / "sys/fs/cgroup/cpu", path, _quota_v1)
-    return min(quotas, default=None)
-
-
-def _quotas(top: Path, path: str, read: Callable[[Path], float | None]) -> list[float]:
-    group = PurePosixPath(path.lstrip("/"))
-    groups = [top / group, *(top / parent for parent in group.parents)]
-    return [quota for quota in (read(group) for group in groups) if quota is not None]
+    found = (
+        _quota_v2(folder) if is_v2 else _quota_v1(folder)
+        for folder, is_v2 in groups_of("cpu", root)
+    )
+    return min((quota for quota in found if quota is not None), default=None)
 
 
 def _quota_v2(group: Path) -> float | None:

@@ -1,10 +1,11 @@
 """What this process may still take of the machine's memory."""
 
 from collections.abc import Iterator
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import NamedTuple
 
 from roost.core.errors import ConfigError
+from roost.kernels import groups_of
 from roost.runner import FreeMemory
 
 
@@ -41,24 +42,10 @@ def _available(root: Path) -> FreeMemory:
 
 
 def _cgroup_rooms(root: Path) -> Iterator[FreeMemory]:
-    try:
-        lines = (root / "proc/self/cgroup").read_text().splitlines()
-    except OSError:
-        return
-    for line in lines:
-        hierarchy, controllers, path = line.split(":", 2)
-        if hierarchy == "0":
-            top, names = root / "sys/fs/cgroup", _V2
-        elif "memory" in controllers.split(","):
-            top = root / "sys/fs/cgroup/memory"
-            names = _V1
-        else:
-            continue
-        group = PurePosixPath(path.lstrip("/"))
-        for folder in (group, *group.parents):
-            room = _room(top / folder, names)
-            if room is not None:
-                yield FreeMemory(max(room, 0), "what the cgroup's memory limit leaves")
+    for folder, is_v2 in groups_of("memory", root):
+        room = _room(folder, _V2 if is_v2 else _V1)
+        if room is not None:
+            yield FreeMemory(max(room, 0), "what the cgroup's memory limit leaves")
 
 
 def _room(group: Path, names: _Names) -> int | None:
