@@ -105,6 +105,14 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         float,
         Meta(ge=0, description="Seconds that running requests get to finish after SIGTERM."),
     ] = 30.0
+    notify_batch_size: Annotated[
+        int,
+        Meta(
+            ge=1,
+            description="Outputs of the engine that a worker hands on in one go, before others of "
+            "its connections get their turn.",
+        ),
+    ] = 64
 
 
 class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -127,6 +135,17 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     max_queued_requests: Annotated[
         int, Meta(ge=1, description="Most requests that wait; one more gets 503.")
     ] = 1024
+    max_sessions: Annotated[
+        int, Meta(ge=0, description="Most sessions that are open at a time; one more is refused.")
+    ] = 1024
+    session_timeout_s: Annotated[
+        _Seconds | None,
+        Meta(description="Seconds after which an idle session is closed."),
+    ] = 3600.0
+    session_busy: Annotated[
+        Literal["wait", "refuse"],
+        Meta(description="What a turn does that goes on from one which still runs."),
+    ] = "wait"
     max_total_tokens: Annotated[
         Annotated[int, Meta(ge=16)] | None,
         Meta(description="Tokens that the KV cache holds. Default: from the free memory."),

@@ -28,18 +28,24 @@ class Accepted(msgspec.Struct, frozen=True, array_like=True, tag="accepted"):
 
 
 class Started(msgspec.Struct, frozen=True, array_like=True, tag="started"):
-    """Its prefill begins. Sent once, also when a retracted request starts again."""
+    """Its prefill begins. Sent once, also when a retracted request starts again.
+
+    prompt_ids: for a turn of a session, the whole prompt, which only the engine knows; else empty.
+    """
 
     num_cached_tokens: int
+    prompt_ids: tuple[int, ...] = ()
 
 
 class Delta(msgspec.Struct, frozen=True, array_like=True, tag="delta"):
     """New tokens, in order; `logprobs` as long as `token_ids`, or empty when not asked for.
 
+    first: how many tokens of the answer came before, so that one that got lost is noticed.
     `prompt_logprobs` comes once, with the first delta (or with none and no tokens, for a request
     of zero new tokens).
     """
 
+    first: int
     token_ids: tuple[int, ...]
     logprobs: tuple[TokenLogprob, ...] = ()
     prompt_logprobs: tuple[TokenLogprob, ...] = ()

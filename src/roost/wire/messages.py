@@ -7,6 +7,7 @@ The engine's ROUTER identity of a worker is that worker's reply address.
 
 import msgspec
 
+from roost.core.calls import Broadcast, Call
 from roost.core.events import Accepted, Delta, Ended, Started
 from roost.core.request import GenerateRequest, Origin, RequestId
 
@@ -18,27 +19,43 @@ class Hello(msgspec.Struct, frozen=True, array_like=True, tag="hello"):
 
 
 class Cancel(msgspec.Struct, frozen=True, array_like=True, tag="cancel"):
-    """End a request, exactly this rid. `is_disconnect`: its client has gone, nobody listens.
+    """The owner takes one request back: the one that it gave this serial, and no other.
 
-    owner: only if it is this life of a worker that asked for it; None: whoever did. A client that
-    leaves takes back what it asked for itself, never another's request of the same rid.
-    """
-
-    rid: RequestId
-    is_disconnect: bool
-    owner: Origin | None = None
-
-
-class Control(msgspec.Struct, frozen=True, array_like=True, tag="control"):
-    """A call on the whole engine; answered to `origin` by ControlDone with the same call_id.
-
-    verb is one of: abort_all, flush_cache, pause, resume, load.
+    is_disconnect: its client has gone and nobody listens; else its client wants it ended, and
+    `message` is what it reads.
     """
 
     origin: Origin
+    serial: int
+    is_disconnect: bool
+    message: str = ""
+
+
+class Control(msgspec.Struct, frozen=True, array_like=True, tag="control"):
+    """A call on the whole server; answered to `origin` by ControlDone with the same call_id."""
+
+    origin: Origin
     call_id: str
-    verb: str
-    argument: str = ""
+    call: Call
+
+
+class Noted(msgspec.Struct, frozen=True, array_like=True, tag="noted"):
+    """A worker has done what a Notice said. count: requests of its own that it touched."""
+
+    origin: Origin
+    call_id: str
+    count: int
+
+
+class Audit(msgspec.Struct, frozen=True, array_like=True, tag="audit"):
+    """A worker has heard nothing of these requests for a while: does the engine hold them?
+
+    Answered by Audited with the same number. It makes up for a message that got lost.
+    """
+
+    origin: Origin
+    number: int
+    serials: tuple[int, ...]
 
 
 class Goodbye(msgspec.Struct, frozen=True, array_like=True, tag="goodbye"):
@@ -47,11 +64,14 @@ class Goodbye(msgspec.Struct, frozen=True, array_like=True, tag="goodbye"):
     origin: Origin
 
 
-ToEngine = Hello | GenerateRequest | Cancel | Control | Goodbye
+ToEngine = Hello | GenerateRequest | Cancel | Control | Noted | Audit | Goodbye
 
 
 class ModelFacts(msgspec.Struct, frozen=True, array_like=True):
-    """What a front must know of the engine's model and pool to check requests and to report."""
+    """What a front must know of the engine's model and pool to check requests and to report.
+
+    max_requests: most that the engine holds, running and waiting; a front need not hold more.
+    """
 
     model_path: str
     model_type: str
@@ -64,17 +84,25 @@ class ModelFacts(msgspec.Struct, frozen=True, array_like=True):
     isa: str
     num_threads: int
     weight_version: str
+    max_requests: int
 
 
 class Welcome(msgspec.Struct, frozen=True, array_like=True, tag="welcome"):
+    """The engine's answer to Hello. log_level: what SetLogLevel said last; "": nothing so far."""
+
     engine_epoch: int
     facts: ModelFacts
+    log_level: str = ""
 
 
 class Output(msgspec.Struct, frozen=True, array_like=True):
-    """One event and the request it is about. Made by the outbox, from an envelope, only."""
+    """One event and the request it is about. Made by the outbox, from an envelope, only.
+
+    serial: which request of that rid, as its origin numbered it.
+    """
 
     rid: RequestId
+    serial: int
     event: Accepted | Started | Delta | Ended
 
 
@@ -103,9 +131,33 @@ class Heartbeat(msgspec.Struct, frozen=True, array_like=True, tag="heartbeat"):
 
 
 class ControlDone(msgspec.Struct, frozen=True, array_like=True, tag="control_done"):
+    """What became of a call. count: requests that it touched, of whichever worker. result: JSON,
+    where the call asked for something.
+    """
+
     call_id: str
     is_ok: bool
     message: str = ""
+    count: int = 0
+    result: str = ""
 
 
-ToWorker = Welcome | Outputs | Heartbeat | ControlDone
+class Notice(msgspec.Struct, frozen=True, array_like=True, tag="notice"):
+    """A call that concerns every worker; each answers with Noted. Comes behind all that the engine
+    said before.
+    """
+
+    call_id: str
+    call: Broadcast
+
+
+class Audited(msgspec.Struct, frozen=True, array_like=True, tag="audited"):
+    """Of the requests of that audit, those that the engine does not hold. Comes behind all that the
+    engine said of them.
+    """
+
+    number: int
+    missing: tuple[int, ...]
+
+
+ToWorker = Welcome | Outputs | Heartbeat | ControlDone | Notice | Audited
