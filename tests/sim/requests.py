@@ -1,6 +1,7 @@
 """Requests for tests, with only what the test is about spelled out."""
 
 import math
+import zlib
 
 from roost.core.params import Sampling
 from roost.core.request import (
@@ -10,6 +11,7 @@ from roost.core.request import (
     LogprobsWanted,
     Origin,
     RequestId,
+    SessionTurn,
 )
 
 HERE = Origin(worker=0, epoch=1)
@@ -45,12 +47,20 @@ def sampling(
     )
 
 
+def serial_of(rid: str) -> int:
+    """The serial that `request` gives a rid unless told otherwise: the same at every call."""
+    return zlib.crc32(rid.encode())
+
+
 def request(
     rid: str,
     prompt: int | tuple[int, ...] = 3,
     asked: Sampling | None = None,
     *,
     origin: Origin = HERE,
+    serial: int | None = None,
+    group: str = "",
+    turn: SessionTurn | None = None,
     arrival_s: float = 0.0,
     deadline_s: float = math.inf,
     logprobs: LogprobsWanted = NO_LOGPROBS,
@@ -60,9 +70,11 @@ def request(
     envelope = Envelope(
         rid=RequestId(rid),
         origin=origin,
+        serial=serial_of(rid) if serial is None else serial,
         arrival_s=arrival_s,
         deadline_s=deadline_s,
         priority=0,
         trace="",
+        group=group,
     )
-    return GenerateRequest(envelope, ids, asked or sampling(), logprobs)
+    return GenerateRequest(envelope, ids, asked or sampling(), logprobs, turn)
