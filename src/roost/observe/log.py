@@ -28,7 +28,12 @@ def configure_logging(level: str, log_format: LogFormat, stream: TextIO | None =
     handler.setFormatter(JsonLines() if is_json else ConsoleLines(has_colours=out.isatty()))
     root = logging.getLogger()
     root.handlers[:] = [handler]
-    root.setLevel(level.upper())
+    set_log_level(level)
+
+
+def set_log_level(level: str) -> None:
+    """From now on show what is at least of `level`: debug, info, warning or error."""
+    logging.getLogger().setLevel(level.upper())
 
 
 class EndingLog:

@@ -1,22 +1,21 @@
-"""Metrics: a fold over the events of requests, in a registry of this process's own."""
+"""Metrics: a fold over the events of requests, summed over all HTTP workers when asked for."""
 
 from dataclasses import dataclass
-from typing import Final
-
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from roost.core.events import Delta, Ended, Event, Usage
-from roost.core.outcome import OUTCOMES, Outcome
+from roost.core.outcome import OUTCOMES
 from roost.core.request import Envelope, RequestId
-
-# Halving and doubling around what a small model on a CPU does; the ends catch the rest.
-_LONG_S: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
-_TOKEN_S: Final = (0.0005, 0.001, 0.002, 0.004, 0.008, 0.015, 0.03, 0.06, 0.12, 0.25, 0.5, 1, 2.5)
+from roost.observe import series
+from roost.observe.exposition import Figure, exposition
+from roost.observe.sheet import Sheet
 
 
 @dataclass(frozen=True, slots=True)
 class EngineFigures:
-    """What the engine said of itself last, and how well it is heard."""
+    """What the engine said of itself last, and how well it is heard.
+
+    num_malformed: messages of it that this process could not read, since it started.
+    """
 
     is_alive: bool
     num_running: int = 0
@@ -38,94 +37,23 @@ class Meter:
     traffic, so they are not counted.
     """
 
-    def __init__(self) -> None:
-        self._registry = CollectorRegistry()
+    def __init__(self, sheet: Sheet | None = None, worker: int = 0) -> None:
+        """Count in the row of `worker`, going on from what its earlier lives have counted.
+
+        sheet: None for one of its own.
+        """
+        self._sheet = Sheet.private() if sheet is None else sheet
+        self._sheet.has_ended(worker)
+        self._row = self._sheet.row(worker)
         self._live: dict[RequestId, _Times] = {}
-        self._count_requests()
-        self._count_engine()
-
-    def _count_requests(self) -> None:
-        registry = self._registry
-        self._ended = Counter(
-            "roost_requests", "Requests that ended, by outcome.", ["outcome"], registry=registry
-        )
-        for outcome in Outcome:  # a series that is there from the start can be alerted on
-            self._ended.labels(outcome=outcome)
-        self._faults = Counter(
-            "roost_server_faults", "Endings that are the server's fault.", registry=registry
-        )
-        self._in_flight = Gauge(
-            "roost_requests_in_flight", "Requests that have not ended.", registry=registry
-        )
-        self._prompt = Counter(
-            "roost_prompt_tokens", "Prompt tokens of ended requests.", registry=registry
-        )
-        self._generated = Counter(
-            "roost_generation_tokens", "Generated tokens, as they come.", registry=registry
-        )
-        self._cached = Counter(
-            "roost_cached_tokens", "Prompt tokens that the cache held.", registry=registry
-        )
-        self._retracted = Counter(
-            "roost_retractions", "Times that a request gave up its memory.", registry=registry
-        )
-        self._ttft = Histogram(
-            "roost_time_to_first_token_seconds",
-            "From arrival to the first token.",
-            buckets=_LONG_S,
-            registry=registry,
-        )
-        self._itl = Histogram(
-            "roost_inter_token_latency_seconds",
-            "Between tokens of one request.",
-            buckets=_TOKEN_S,
-            registry=registry,
-        )
-        self._e2e = Histogram(
-            "roost_request_latency_seconds",
-            "From arrival to the end, of answers.",
-            buckets=_LONG_S,
-            registry=registry,
-        )
-        self._queue = Histogram(
-            "roost_queue_time_seconds",
-            "From arrival in the engine to the start, of answers.",
-            buckets=_LONG_S,
-            registry=registry,
-        )
-
-    def _count_engine(self) -> None:
-        registry = self._registry
-        self._late = Counter(
-            "roost_late_outputs",
-            "Outputs for requests that had ended; `unknown` can be a routing fault.",
-            ["cause"],
-            registry=registry,
-        )
-        for cause in ("client", "health", "ours", "unknown"):
-            self._late.labels(cause=cause)
-        self._violations = Counter(
-            "roost_protocol_violations", "Events that the lifecycle forbids.", registry=registry
-        )
-        self._malformed = Gauge(
-            "roost_malformed_messages", "Messages that could not be read.", registry=registry
-        )
-        self._up = Gauge("roost_engine_up", "1 while the engine is heard.", registry=registry)
-        self._running = Gauge(
-            "roost_engine_running_requests", "Requests that run.", registry=registry
-        )
-        self._waiting = Gauge(
-            "roost_engine_waiting_requests", "Requests in the queue.", registry=registry
-        )
-        self._used = Gauge("roost_engine_kv_used_tokens", "KV slots in use.", registry=registry)
-        self._size = Gauge("roost_engine_kv_tokens", "KV slots there are.", registry=registry)
-        self._steps = Gauge("roost_engine_steps", "Steps since it started.", registry=registry)
+        self._num_malformed = 0
+        self._figures = EngineFigures(is_alive=False)
 
     def opened(self, envelope: Envelope) -> None:
         """A request has come in; it will end."""
         if not envelope.is_health_check:
             self._live[envelope.rid] = _Times(envelope.arrival_s)
-            self._in_flight.set(len(self._live))
+            self._row[series.IN_FLIGHT.at] = len(self._live)
 
     def see(self, envelope: Envelope, event: Event, now_s: float) -> None:
         """An event of a request that lives."""
@@ -136,52 +64,75 @@ class Meter:
             self._tokens(times, len(event.token_ids), now_s)
         elif isinstance(event, Ended):
             del self._live[envelope.rid]
-            self._in_flight.set(len(self._live))
+            self._row[series.IN_FLIGHT.at] = len(self._live)
             self._ending(times, event, now_s)
 
     def refused(self, envelope: Envelope, ended: Ended) -> None:
         """A request that ended before it was taken in (its rid belongs to another)."""
         if not envelope.is_health_check:
-            self._ended.labels(outcome=ended.outcome).inc()
+            self._count_ending(ended)
 
     def _tokens(self, times: _Times, num_tokens: int, now_s: float) -> None:
-        self._generated.inc(num_tokens)
+        row = self._row
+        row[series.GENERATED.at] += num_tokens
         if times.last_token_s is None:
-            self._ttft.observe(now_s - times.arrival_s)
+            self._observe(series.TTFT, now_s - times.arrival_s)
         else:
             # Tokens that came together share the time since the last ones.
-            for _ in range(num_tokens):
-                self._itl.observe((now_s - times.last_token_s) / num_tokens)
+            elapsed_s = now_s - times.last_token_s
+            row[series.ITL.place(elapsed_s / num_tokens)] += num_tokens
+            row[series.ITL.sum_at] += elapsed_s
         times.last_token_s = now_s
 
     def _ending(self, times: _Times, ended: Ended, now_s: float) -> None:
         usage: Usage = ended.usage
-        self._ended.labels(outcome=ended.outcome).inc()
-        self._faults.inc(OUTCOMES[ended.outcome].is_server_fault)
-        self._prompt.inc(usage.num_prompt_tokens)
-        self._cached.inc(usage.num_cached_tokens)
-        self._retracted.inc(usage.num_retractions)
+        row = self._row
+        row[series.PROMPT.at] += usage.num_prompt_tokens
+        row[series.CACHED.at] += usage.num_cached_tokens
+        row[series.RETRACTED.at] += usage.num_retractions
         if OUTCOMES[ended.outcome].is_answer:
-            self._e2e.observe(now_s - times.arrival_s)
-            self._queue.observe(usage.queue_s)
+            self._observe(series.E2E, now_s - times.arrival_s)
+            self._observe(series.QUEUE, usage.queue_s)
+        # The last: who finds it counted finds all of it counted.
+        self._count_ending(ended)
+
+    def _count_ending(self, ended: Ended) -> None:
+        self._row[series.FAULTS.at] += OUTCOMES[ended.outcome].is_server_fault
+        self._row[series.REQUESTS.place(ended.outcome)] += 1
+
+    def _observe(self, spread: series.Spread, value: float) -> None:
+        self._row[spread.place(value)] += 1
+        self._row[spread.sum_at] += value
 
     def late(self, cause: str) -> None:
         """One output came for a request that had ended, or was never here."""
-        self._late.labels(cause=cause).inc()
+        self._row[series.LATE.place(cause)] += 1
 
     def violation(self) -> None:
-        self._violations.inc()
+        """The engine said what the lifecycle forbids."""
+        self._row[series.VIOLATIONS.at] += 1
 
     def engine(self, figures: EngineFigures) -> None:
-        """How the engine fares."""
-        self._up.set(figures.is_alive)
-        self._malformed.set(figures.num_malformed)
-        self._running.set(figures.num_running)
-        self._waiting.set(figures.num_waiting)
-        self._used.set(figures.num_used_tokens)
-        self._size.set(figures.num_kv_tokens)
-        self._steps.set(figures.num_steps)
+        """How the engine fares, as this process hears it."""
+        self._row[series.MALFORMED.at] += figures.num_malformed - self._num_malformed
+        self._num_malformed = figures.num_malformed
+        self._figures = figures
 
     def exposition(self) -> bytes:
-        """Everything, in Prometheus' text format 0.0.4."""
-        return generate_latest(self._registry)
+        """Everything, in Prometheus' text format 0.0.4: of all workers what is counted, and of the
+        engine what this one has heard.
+        """
+        return exposition(series.SERIES, self._sheet.totals(), _engine(self._figures))
+
+
+def _engine(figures: EngineFigures) -> tuple[Figure, ...]:
+    return (
+        Figure("roost_engine_up", "1 while the engine is heard.", float(figures.is_alive)),
+        Figure("roost_engine_running_requests", "Requests that run.", float(figures.num_running)),
+        Figure(
+            "roost_engine_waiting_requests", "Requests in the queue.", float(figures.num_waiting)
+        ),
+        Figure("roost_engine_kv_used_tokens", "KV slots in use.", float(figures.num_used_tokens)),
+        Figure("roost_engine_kv_tokens", "KV slots there are.", float(figures.num_kv_tokens)),
+        Figure("roost_engine_steps", "Steps since it started.", float(figures.num_steps)),
+    )

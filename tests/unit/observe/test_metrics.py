@@ -1,0 +1,213 @@
+"""What /metrics says follows from the events of requests, whichever worker saw them."""
+
+import math
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from roost.core.events import Accepted, Delta, Ended, Started, Usage
+from roost.core.outcome import OUTCOMES, Outcome
+from roost.core.request import HEALTH_PREFIX, Envelope, Origin, RequestId
+from roost.observe import EngineFigures, Meter, Sheet
+
+
+def envelope(rid: str = "r") -> Envelope:
+    return Envelope(RequestId(rid), Origin(0, 1), 1, 10.0, math.inf, 0, "")
+
+
+def samples(meter: Meter) -> dict[str, float]:
+    """name{label values} → value."""
+    found: dict[str, float] = {}
+    for family in text_string_to_metric_families(meter.exposition().decode()):
+        for sample in family.samples:
+            labels = ",".join(sample.labels.values())
+            found[sample.name + (f"{{{labels}}}" if labels else "")] = sample.value
+    return found
+
+
+def finish(meter: Meter, rid: str) -> None:
+    meter.opened(envelope(rid))
+    meter.see(envelope(rid), Delta(0, (1, 2)), 11.0)
+    meter.see(envelope(rid), Ended(Outcome.LENGTH, Usage(3, 2)), 12.0)
+
+
+@pytest.mark.parametrize("outcome", list(Outcome))
+def test_each_outcome_moves_its_own_counter_and_a_fault_only_where_it_is_one(
+    outcome: Outcome,
+) -> None:
+    meter = Meter()
+    meter.opened(envelope())
+    meter.see(envelope(), Ended(outcome, Usage(5, 2, 1, 3)), 11.0)
+    found = samples(meter)
+    for other in Outcome:
+        assert found[f"roost_requests_total{{{other}}}"] == (other is outcome)
+    assert found["roost_server_faults_total"] == OUTCOMES[outcome].is_server_fault
+    assert found["roost_requests_in_flight"] == 0
+    assert found["roost_prompt_tokens_total"] == 5
+    assert found["roost_cached_tokens_total"] == 1
+    assert found["roost_retractions_total"] == 3
+
+
+def test_latencies_are_those_of_the_events() -> None:
+    meter = Meter()
+    meter.opened(envelope())
+    for event, now_s in (
+        (Accepted(), 10.1),
+        (Started(0), 10.2),
+        (Delta(0, (1,)), 10.5),
+        (Delta(1, (2, 3)), 10.7),
+        (Delta(3, ()), 10.9),
+        (Ended(Outcome.LENGTH, Usage(queue_s=0.2)), 11.0),
+    ):
+        meter.see(envelope(), event, now_s)
+    found = samples(meter)
+    assert found["roost_time_to_first_token_seconds_sum"] == pytest.approx(0.5)
+    assert found["roost_inter_token_latency_seconds_count"] == 2
+    assert found["roost_inter_token_latency_seconds_sum"] == pytest.approx(0.2)
+    assert found["roost_generation_tokens_total"] == 3
+    assert found["roost_request_latency_seconds_sum"] == pytest.approx(1.0)
+    assert found["roost_queue_time_seconds_sum"] == pytest.approx(0.2)
+
+
+def test_a_health_check_is_no_traffic() -> None:
+    meter = Meter()
+    check = envelope(f"{HEALTH_PREFIX}_1")
+    before = samples(meter)
+    meter.opened(check)
+    meter.see(check, Delta(0, (1,)), 11.0)
+    meter.see(check, Ended(Outcome.LENGTH), 11.0)
+    meter.refused(check, Ended(Outcome.QUEUE_FULL))
+    assert samples(meter) == before
+
+
+def test_the_engine_is_shown_as_it_was_heard() -> None:
+    meter = Meter()
+    meter.engine(EngineFigures(is_alive=True, num_running=3, num_waiting=4, num_kv_tokens=99))
+    found = samples(meter)
+    assert found["roost_engine_up"] == 1
+    assert found["roost_engine_running_requests"] == 3
+    assert found["roost_engine_waiting_requests"] == 4
+    assert found["roost_engine_kv_tokens"] == 99
+
+
+def test_every_series_is_there_from_the_start_and_of_the_right_type() -> None:
+    families = {
+        family.name: family.type
+        for family in text_string_to_metric_families(Meter().exposition().decode())
+    }
+    assert families == {
+        "roost_requests": "counter",
+        "roost_server_faults": "counter",
+        "roost_requests_in_flight": "gauge",
+        "roost_prompt_tokens": "counter",
+        "roost_generation_tokens": "counter",
+        "roost_cached_tokens": "counter",
+        "roost_retractions": "counter",
+        "roost_late_outputs": "counter",
+        "roost_protocol_violations": "counter",
+        "roost_malformed_messages": "counter",
+        "roost_time_to_first_token_seconds": "histogram",
+        "roost_inter_token_latency_seconds": "histogram",
+        "roost_request_latency_seconds": "histogram",
+        "roost_queue_time_seconds": "histogram",
+        "roost_engine_up": "gauge",
+        "roost_engine_running_requests": "gauge",
+        "roost_engine_waiting_requests": "gauge",
+        "roost_engine_kv_used_tokens": "gauge",
+        "roost_engine_kv_tokens": "gauge",
+        "roost_engine_steps": "gauge",
+    }
+    found = samples(Meter())
+    assert set(found.values()) == {0}
+    for cause in ("client", "health", "ours", "unknown"):
+        assert f"roost_late_outputs_total{{{cause}}}" in found
+
+
+def test_a_value_on_a_bound_is_in_the_bucket_of_that_bound_and_buckets_add_up() -> None:
+    meter = Meter()
+    for rid, now_s in (("a", 10.25), ("b", 10.26), ("c", 900.0)):
+        meter.opened(envelope(rid))
+        meter.see(envelope(rid), Delta(0, (1,)), now_s)
+    found = samples(meter)
+    name = "roost_time_to_first_token_seconds_bucket"
+    assert [found[f"{name}{{{bound}}}"] for bound in ("0.1", "0.25", "0.5", "300.0", "+Inf")] == [
+        0,
+        1,
+        2,
+        2,
+        3,
+    ]
+    assert found["roost_time_to_first_token_seconds_count"] == 3
+
+
+def test_late_outputs_and_violations_are_counted_by_cause() -> None:
+    meter = Meter()
+    for cause in ("client", "unknown", "client"):
+        meter.late(cause)
+    meter.violation()
+    found = samples(meter)
+    assert found["roost_late_outputs_total{client}"] == 2
+    assert found["roost_late_outputs_total{unknown}"] == 1
+    assert found["roost_late_outputs_total{ours}"] == 0
+    assert found["roost_protocol_violations_total"] == 1
+
+
+def test_each_worker_says_the_sum_over_all_of_them(tmp_path: Path) -> None:
+    Sheet.create(tmp_path / "counts", 4)
+    meters = [Meter(Sheet.shared(tmp_path / "counts", 4), worker) for worker in range(4)]
+    for number in range(40):
+        finish(meters[number % 4], f"r{number}")
+    meters[2].opened(envelope("x"))
+    meters[3].opened(envelope("y"))
+    meters[1].engine(EngineFigures(is_alive=True, num_malformed=2))
+    meters[1].engine(EngineFigures(is_alive=True, num_malformed=3))
+    for meter in meters:
+        found = samples(meter)
+        assert found["roost_requests_total{length}"] == 40
+        assert found["roost_generation_tokens_total"] == 80
+        assert found["roost_request_latency_seconds_count"] == 40
+        assert found["roost_request_latency_seconds_sum"] == 80
+        assert found["roost_requests_in_flight"] == 2
+        assert found["roost_malformed_messages_total"] == 3
+    # What each heard of the one engine is no sum.
+    assert [samples(meter)["roost_engine_up"] for meter in meters] == [0, 1, 0, 0]
+
+
+def test_a_dead_life_keeps_what_it_counted_and_loses_what_it_had_at_hand(tmp_path: Path) -> None:
+    sheet = Sheet.create(tmp_path / "counts", 2)
+    code = """if True:
+        import os, signal, sys
+        from pathlib import Path
+        from tests.unit.observe.test_metrics import Meter, Sheet, envelope, finish
+        meter = Meter(Sheet.shared(Path(sys.argv[1]), 2), 1)
+        for number in range(7):
+            finish(meter, f"r{number}")
+        meter.opened(envelope("a"))
+        meter.opened(envelope("b"))
+        os.kill(os.getpid(), signal.SIGKILL)
+    """
+    command = [sys.executable, "-c", code, str(tmp_path / "counts")]
+    dead = subprocess.run(command, check=False, env=os.environ | {"PYTHONPATH": str(Path.cwd())})
+    assert dead.returncode == -signal.SIGKILL
+    other = Meter(Sheet.shared(tmp_path / "counts", 2), 0)
+    other.opened(envelope("c"))
+    assert samples(other)["roost_requests_total{length}"] == 7
+    assert samples(other)["roost_requests_in_flight"] == 3
+    sheet.has_ended(1)
+    assert samples(other)["roost_requests_in_flight"] == 1
+    assert samples(other)["roost_requests_total{length}"] == 7
+    finish(Meter(Sheet.shared(tmp_path / "counts", 2), 1), "next life")
+    assert samples(other)["roost_requests_total{length}"] == 8
+    assert samples(other)["roost_requests_in_flight"] == 1
+
+
+def test_the_counts_of_two_libraries_in_one_process_are_their_own() -> None:
+    first, second = Meter(), Meter()
+    finish(first, "r")
+    assert samples(first)["roost_requests_total{length}"] == 1
+    assert samples(second)["roost_requests_total{length}"] == 0
