@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from roost.core.clock import Clock
-from roost.core.events import Delta, Ended, Event, Started
+from roost.core.events import Delta, Ended, Event
 from roost.core.lifecycle import ProtocolViolation
 from roost.core.outcome import Outcome
-from roost.core.request import Envelope, GenerateRequest, RequestId
+from roost.core.request import Envelope, GenerateRequest, Origin, RequestId
 from roost.frontend.ledger import LateCause, LateLine, Ledger, Life
 from roost.observe import EndingLog, Meter
 from roost.wire.messages import Cancel, Output, ToEngine
@@ -43,22 +43,31 @@ class Switchboard:
     def __init__(
         self,
         send: Callable[[ToEngine], None],
+        origin: Origin,
         clock: Clock,
         ledger: Ledger,
+        *,
         meter: Meter,
         endings: EndingLog,
     ) -> None:
         self._send = send
+        self._origin = origin
         self._ledger = ledger
         self._meter = meter
         self._endings = endings
         self._clock = clock
-        self._routes: dict[RequestId, tuple[Listener, int]] = {}
+        # By serial: a rid may be somebody else's by now.
+        self._routes: dict[int, tuple[Listener, int]] = {}
 
-    def open(self, envelope: Envelope) -> Life:
-        """Take a request in. Raises DuplicateRequest, which is counted as this one's ending."""
+    def open(self, envelope: Envelope, waiting: Listener | None = None, index: int = 0) -> Life:
+        """Take a request in. `waiting` hears, as of answer `index`, if it ends before it is sent.
+
+        Raises DuplicateRequest, which is not this one's ending yet: `refused` makes it that.
+        """
         life = self._ledger.open(envelope)
         self._meter.opened(envelope)
+        if waiting is not None:
+            self._routes[envelope.serial] = (waiting, index)
         return life
 
     def refused(self, envelope: Envelope, ended: Ended) -> None:
@@ -69,19 +78,15 @@ class Switchboard:
     def send(self, life: Life, request: GenerateRequest, listener: Listener, index: int) -> None:
         """Tell the engine of an opened request; answer `index` of `listener` hears the rest.
 
-        What ended or was taken back while its prompt was tokenised is not sent, and it hears just
-        that.
+        What ended while its prompt was tokenised is not sent, and `listener` hears just that.
         """
-        rid = request.envelope.rid
+        now_s = self._clock.now_s()
         if life.ended is not None:
-            listener.deliver(index, life.ended, self._clock.now_s())
+            listener.deliver(index, life.ended, now_s)
             return
-        self._routes[rid] = (listener, index)
+        self._routes[life.envelope.serial] = (listener, index)
         life.num_prompt_tokens = len(request.prompt_ids)
-        if life.is_cancelled:
-            self.end((rid,), Ended(Outcome.CLIENT_CANCELLED, message="Abort in waiting queue"))
-            return
-        life.is_sent = True
+        life.is_sent, life.heard_s = True, now_s
         self._send(request)
 
     def see(self, outputs: Iterable[Output]) -> bool:
@@ -97,11 +102,12 @@ class Switchboard:
                 self._violated(output.rid, exc)
                 continue
             if isinstance(seen, Life):
-                if isinstance(event, Started):
-                    seen.num_cached_tokens = event.num_cached_tokens
                 self._deliver(seen, event, now_s)
             elif seen is not None:
-                self._meter.late(seen)
+                self._meter.late(seen.cause)
+                if seen.is_stray:
+                    # It still runs, so what the engine was told of its ending got lost.
+                    self._send(Cancel(self._origin, output.serial, is_disconnect=True))
         return has_token
 
     def end(self, rids: Iterable[RequestId], ending: Ended) -> None:
@@ -113,44 +119,65 @@ class Switchboard:
             if life is None or ended is None:
                 continue
             if life.is_sent:
-                self._send(Cancel(rid, is_disconnect=True, owner=life.envelope.origin))
+                self._send(Cancel(self._origin, life.envelope.serial, is_disconnect=True))
             self._deliver(life, ended, now_s)
 
     def leave(self, rids: Iterable[RequestId]) -> None:
         """The client of these requests has gone."""
         self.end(rids, Ended(Outcome.CLIENT_DISCONNECTED, message="The client disconnected"))
 
-    def cancel(self, rids: Iterable[RequestId]) -> None:
-        """Their client wants them ended, and hears how: the engine ends them in its next step."""
-        for rid in rids:
+    def abort(self, name: RequestId | None, message: str = "") -> int:
+        """End what is named exactly so; None: all but health checks. Gives how many that are.
+
+        What the engine has not been told of ends here and now; the rest ends there, and its client
+        hears how.
+        """
+        named = self._ledger.members(name)
+        for rid in named:
             life = self._ledger.life(rid)
-            if life is not None and not life.is_sent:
-                life.is_cancelled = True
+            assert life is not None
+            if life.is_sent:
+                serial = life.envelope.serial
+                self._send(Cancel(self._origin, serial, is_disconnect=False, message=message))
             else:
-                self._send(Cancel(rid, is_disconnect=False))
+                # What clients of the native API know.
+                text = message or "Abort in waiting queue"
+                self.end((rid,), Ended(Outcome.CLIENT_CANCELLED, message=text))
+        return len(named)
 
     def reap(self) -> None:
-        """End what the engine should have ended, and say what came late."""
-        now_s = self._clock.now_s()
-        overdue = self._ledger.overdue(now_s)
-        self.end(overdue, Ended(Outcome.DEADLINE, message="Request running timeout reached."))
+        """End what is overdue, and say what came late."""
+        for rid in self._ledger.overdue(self._clock.now_s()):
+            life = self._ledger.life(rid)
+            phase = "running" if life is not None and life.is_sent else "waiting"
+            text = f"Request {phase} timeout reached."
+            self.end((rid,), Ended(Outcome.DEADLINE, message=text, code="deadline"))
         for line in self._ledger.take_late_lines():
             _say_late(line)
 
+    def check(self) -> None:
+        """Assert that nothing is delivered for what has ended."""
+        self._ledger.check()
+        live = (self._ledger.life(rid) for rid in self._ledger.live())
+        serials = {life.envelope.serial for life in live if life is not None}
+        assert self._routes.keys() <= serials, "a route leads to a request that ended"
+
     def _deliver(self, life: Life, event: Event, now_s: float) -> None:
-        rid = life.envelope.rid
-        self._meter.see(life.envelope, event, now_s)
+        envelope = life.envelope
+        self._meter.see(envelope, event, now_s)
         if isinstance(event, Ended):
-            self._endings.ended(life.envelope, event, now_s)
-            route = self._routes.pop(rid, None)
+            self._endings.ended(envelope, event, now_s)
+            route = self._routes.pop(envelope.serial, None)
         else:
-            route = self._routes.get(rid)
+            route = self._routes.get(envelope.serial)
         if route is not None:
             listener, index = route
             listener.deliver(index, event, now_s)
 
     def _violated(self, rid: RequestId, exc: ProtocolViolation) -> None:
-        """The engine broke the protocol: its request cannot be trusted any more, the others can."""
+        """The engine broke the protocol, or a message got lost: this request cannot be trusted any
+        more, the others can.
+        """
         self._meter.violation()
         self.end((rid,), Ended(Outcome.ENGINE_FAULT, message=f"Protocol violation: {exc}"))
 

@@ -1,9 +1,8 @@
-"""Control calls: each has an id and a time limit, and several may be in flight."""
+"""Control calls: each has an id, and several may be in flight. No IO, no clock."""
 
-import asyncio
 from collections.abc import Callable
 
-from roost.core.errors import DeadlinePassed
+from roost.core.calls import Call
 from roost.core.request import Origin
 from roost.wire.messages import Control, ControlDone, ToEngine
 
@@ -11,30 +10,23 @@ from roost.wire.messages import Control, ControlDone, ToEngine
 class ControlCalls:
     """Pairs answers with calls by id."""
 
-    def __init__(
-        self, send: Callable[[ToEngine], None], origin: Origin, draw: Callable[[], str]
-    ) -> None:
+    def __init__(self, send: Callable[[ToEngine], None], origin: Origin) -> None:
         self._send = send
         self._origin = origin
-        self._draw = draw
-        self._waiting: dict[str, asyncio.Future[ControlDone]] = {}
+        self._waiting: dict[str, Callable[[ControlDone], None]] = {}
 
-    async def call(self, verb: str, argument: str, timeout_s: float) -> ControlDone:
-        """Raises DeadlinePassed when no answer comes in time."""
-        call_id = self._draw()
-        future: asyncio.Future[ControlDone] = asyncio.get_running_loop().create_future()
-        self._waiting[call_id] = future
-        self._send(Control(self._origin, call_id, verb, argument))
-        try:
-            async with asyncio.timeout(timeout_s):
-                return await future
-        except TimeoutError:
-            raise DeadlinePassed(f"The engine did not answer {verb} in {timeout_s:g} s.") from None
-        finally:
-            del self._waiting[call_id]
+    def call(self, call_id: str, call: Call, done: Callable[[ControlDone], None]) -> None:
+        """Tell the engine; `done` hears its answer, once. An id names one call."""
+        assert call_id not in self._waiting, f"two calls are named {call_id}"
+        self._waiting[call_id] = done
+        self._send(Control(self._origin, call_id, call))
+
+    def forget(self, call_id: str) -> None:
+        """Nobody waits for this answer any more. Harmless when it has come."""
+        self._waiting.pop(call_id, None)
 
     def done(self, answer: ControlDone) -> None:
         """Take an answer. One that nobody waits for any more is no harm."""
-        future = self._waiting.get(answer.call_id)
-        if future is not None and not future.done():
-            future.set_result(answer)
+        done = self._waiting.pop(answer.call_id, None)
+        if done is not None:
+            done(answer)
