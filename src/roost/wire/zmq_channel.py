@@ -11,11 +11,14 @@ import msgspec
 import zmq
 
 from roost.core.request import GenerateRequest, Origin
-from roost.wire.messages import Hello, ToEngine, ToWorker
-from roost.wire.topology import identity_of, origin_of
+from roost.wire.messages import Goodbye, ToEngine, ToWorker
+from roost.wire.topology import SUPERVISOR, identity_of, origin_of
 
 # How long a closing end tries to get its last word (Goodbye, a last Ended) out.
 _LINGER_MS = 1000
+
+# A deeply nested message is read by recursion.
+_UNREADABLE = (msgspec.DecodeError, RecursionError)
 
 _log = logging.getLogger(__name__)
 
@@ -59,12 +62,9 @@ class ZmqEngineSide:
         if not why:
             try:
                 message = self._decoder.decode(frames[1])
-            except msgspec.DecodeError as exc:
+            except _UNREADABLE as exc:
                 why = str(exc)
-        # An answer goes where the envelope says, so nobody may write another's address on it.
-        if (isinstance(message, Hello) and message.origin != origin) or (
-            isinstance(message, GenerateRequest) and message.envelope.origin != origin
-        ):
+        if message is not None and origin is not None and not _may_say(origin, message):
             why, message = "with a foreign return address", None
         if message is None:
             self.num_malformed = _count_malformed(self.num_malformed, why)
@@ -119,7 +119,7 @@ class ZmqWorkerSide:
                 return messages
             try:
                 messages.append(self._decoder.decode(data))
-            except msgspec.DecodeError as exc:
+            except _UNREADABLE as exc:
                 self.num_malformed = _count_malformed(self.num_malformed, str(exc))
 
     def send(self, message: ToEngine) -> None:
@@ -133,6 +133,17 @@ class ZmqWorkerSide:
     def close(self) -> None:
         self._socket.close()
         self._context.term()
+
+
+def _may_say(sender: Origin, message: ToEngine) -> bool:
+    """An answer goes where the message says, so nobody may write another's address on it. Only the
+    supervisor speaks for others, and only to say that they are gone.
+    """
+    if isinstance(message, GenerateRequest):
+        return message.envelope.origin == sender
+    if isinstance(message, Goodbye) and sender == SUPERVISOR:
+        return True
+    return message.origin == sender
 
 
 def _prepare(socket: "zmq.Socket[bytes]") -> None:

@@ -2,6 +2,7 @@
 
 import logging
 import math
+from collections.abc import Callable
 from typing import Protocol, assert_never
 
 from roost.core.clock import Clock
@@ -11,16 +12,18 @@ from roost.core.request import GenerateRequest, Origin
 from roost.sched import Addressed, Scheduler
 from roost.wire import EngineSide
 from roost.wire.messages import (
+    Audit,
     Cancel,
     Control,
     Goodbye,
     Heartbeat,
     Hello,
     ModelFacts,
+    Noted,
     ToEngine,
     Welcome,
 )
-from roost.worker.control import Switch, load_of, obey
+from roost.worker.control import ControlDesk, load_of
 from roost.worker.outbox import Outbox
 
 # A front calls the engine dead after several of these have failed to come.
@@ -41,6 +44,7 @@ class EngineLoop:
     """One engine. Everything but `stop` belongs to the thread that runs it.
 
     Steps are bounded by the token budget, so beating between them is often enough.
+    set_log_level: sets the level of this process when a call asks for it.
     """
 
     def __init__(
@@ -52,6 +56,7 @@ class EngineLoop:
         *,
         clock: Clock,
         engine_epoch: int = 1,
+        set_log_level: Callable[[str], None] = lambda _level: None,
     ) -> None:
         self.facts = facts
         self._channel = channel
@@ -60,7 +65,7 @@ class EngineLoop:
         self._clock = clock
         self._engine_epoch = engine_epoch
         self._outbox = Outbox(channel)
-        self._switch = Switch()
+        self._desk = ControlDesk(scheduler, set_log_level, engine_epoch)
         # worker → the life of it that said Hello last.
         self._workers: dict[int, Origin] = {}
         self._next_beat_s = -math.inf
@@ -92,22 +97,23 @@ class EngineLoop:
         for message in self._channel.receive():
             self._hear(message, now_s)
         self._say(self._scheduler.expire(now_s))
-        # Before the step: an Accepted need not wait for it.
-        self._flush(now_s)
         self._beat(now_s)
-        plan = None if self._switch.is_paused else self._scheduler.plan(now_s)
+        # Before the step: an Accepted need not wait for it.
+        self._deliver(now_s)
+        plan = None if self._desk.is_paused else self._scheduler.plan(now_s)
         if plan is None:
             return False
         self._say(self._compute(plan))
-        self._flush(self._clock.now_s())
+        self._deliver(self._clock.now_s())
         return True
 
     def close(self, outcome: Outcome = Outcome.SHUTTING_DOWN) -> None:
-        """End every request, and give everything back."""
+        """End every request, answer every call, and give everything back."""
         now_s = self._clock.now_s()
         try:
             self._say(self._scheduler.end_all(outcome, now_s))
-            self._flush(now_s)
+            self._desk.close()
+            self._deliver(now_s)
         finally:
             self._executor.close()
             self._channel.close()
@@ -129,14 +135,22 @@ class EngineLoop:
                 # Nobody would hear the answer of a life that is over.
                 if not self._outbox.is_gone(message.envelope.origin):
                     self._say(self._scheduler.submit(message, now_s))
-            case Cancel(rid=rid, is_disconnect=left, owner=owner):
-                self._say(self._scheduler.cancel(rid, now_s, is_disconnect=left, owner=owner))
+            case Cancel(origin, serial, left, words):
+                self._say(
+                    self._scheduler.cancel(origin, serial, now_s, is_disconnect=left, message=words)
+                )
             case Control(origin=origin):
-                said, done = obey(message, self._scheduler, self._switch, now_s)
-                self._say(said)
-                # The endings first: who is told that all is aborted finds it so.
-                self._flush(now_s)
-                self._outbox.tell(origin, done)
+                if not self._outbox.is_gone(origin):
+                    self._say(self._desk.obey(message, self._workers.values(), now_s))
+                    # At once: what is heard next may have come later than the call.
+                    self._deliver(now_s)
+            case Noted():
+                self._desk.note(message)
+            case Audit(origin=origin):
+                # Whoever asks is alive, so it may have been given up for a passing trouble.
+                if self._outbox.is_gone(origin):
+                    self._welcome(origin, now_s)
+                self._desk.audit(message)
             case Hello(origin=origin):
                 self._welcome(origin, now_s)
             case Goodbye(origin=origin):
@@ -145,11 +159,15 @@ class EngineLoop:
                 assert_never(message)
 
     def _welcome(self, origin: Origin, now_s: float) -> None:
+        """Answer a Hello. It may be repeated, by a life whose Welcome got lost."""
         before = self._workers.get(origin.worker)
+        if before is not None and before.epoch > origin.epoch:
+            return
         if before is not None and before.epoch < origin.epoch:
             self._part_with(before, now_s)
         self._outbox.greet(origin)
-        if self._outbox.tell(origin, Welcome(self._engine_epoch, self.facts)):
+        welcome = Welcome(self._engine_epoch, self.facts, self._desk.log_level)
+        if self._outbox.tell(origin, welcome):
             self._workers[origin.worker] = origin
             self._outbox.tell(origin, Heartbeat(now_s, load_of(self._scheduler)))
 
@@ -158,23 +176,36 @@ class EngineLoop:
         self._outbox.forget(origin)
         if self._workers.get(origin.worker) == origin:
             del self._workers[origin.worker]
+        self._desk.forget(origin)
         said = self._scheduler.end_all(Outcome.CLIENT_DISCONNECTED, now_s, origin=origin)
         self._say(said)
-        if said:
+        # Others may end with them: turns of a session that were to go on from one of these.
+        num_cancelled = sum(envelope.origin == origin for envelope, _ in said)
+        if num_cancelled:
             _log.warning(
                 "HTTP worker %d (life %d) is gone; its %d requests are cancelled",
                 origin.worker,
                 origin.epoch,
-                len(said),
+                num_cancelled,
             )
 
     def _say(self, said: list[Addressed]) -> None:
         for envelope, event in said:
             self._outbox.send(envelope, event)
 
-    def _flush(self, now_s: float) -> None:
-        for origin in self._outbox.flush():
-            self._part_with(origin, now_s)
+    def _deliver(self, now_s: float) -> None:
+        """Send what was said about requests, and behind it what concerns calls.
+
+        A life that turns out to be gone is parted with, which may give more to say.
+        """
+        gone: list[Origin] | None = None
+        while gone is None or gone:
+            gone = self._outbox.flush()
+            for origin, message in self._desk.take(now_s):
+                if not self._outbox.tell(origin, message):
+                    gone.append(origin)
+            for origin in gone:
+                self._part_with(origin, now_s)
 
     def _beat(self, now_s: float) -> None:
         if now_s < self._next_beat_s:
@@ -187,5 +218,9 @@ class EngineLoop:
 
     def _idle_s(self) -> float:
         """How long nothing can happen unless somebody speaks."""
-        wake_s = min(self._next_beat_s, self._scheduler.next_deadline_s())
+        wake_s = min(
+            self._next_beat_s,
+            self._scheduler.next_deadline_s(),
+            self._desk.next_deadline_s(),
+        )
         return max(wake_s - self._clock.now_s(), 0.0)

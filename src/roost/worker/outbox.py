@@ -11,6 +11,8 @@ class Outbox:
 
     A life of a worker that cannot be reached is given up, unless it greets again: it is named once,
     by `flush` or `tell`, and what is said to it from then on is counted and dropped.
+
+    num_gone: lives of workers that were given up. num_undelivered: events that reached nobody.
     """
 
     def __init__(self, channel: EngineSide) -> None:
@@ -18,11 +20,12 @@ class Outbox:
         self._waiting: dict[Origin, list[Output]] = {}
         # worker → the newest of its lives that is gone; so are all before it.
         self._gone: dict[int, int] = {}
+        self.num_gone = 0
         self.num_undelivered = 0
 
     def send(self, envelope: Envelope, event: Event) -> None:
         """Say `event` to whoever asked. It leaves with the next `flush`, in order."""
-        output = Output(envelope.rid, event)
+        output = Output(envelope.rid, envelope.serial, event)
         self._waiting.setdefault(envelope.origin, []).append(output)
 
     def flush(self) -> list[Origin]:
@@ -49,7 +52,10 @@ class Outbox:
 
     def forget(self, origin: Origin) -> None:
         """Count this life of a worker, and any before it, as gone."""
-        self._gone[origin.worker] = max(origin.epoch, self._gone.get(origin.worker, origin.epoch))
+        if self.is_gone(origin):
+            return
+        self.num_gone += 1
+        self._gone[origin.worker] = origin.epoch
 
     def greet(self, origin: Origin) -> None:
         """Somebody says that it is this life: should it have been given up, it is tried again."""
