@@ -10,12 +10,22 @@ import msgspec
 import pytest
 import zmq
 
-from roost.core.events import Accepted, Delta, Ended, TokenLogprob, Usage
+from roost.core.calls import Abort, FlushCache, OpenSession, Pause, SetLogLevel
+from roost.core.events import Accepted, Delta, Ended, Started, TokenLogprob, Usage
 from roost.core.outcome import Outcome
 from roost.core.params import Limits, SamplingParams, check_sampling
-from roost.core.request import NO_LOGPROBS, Envelope, GenerateRequest, Origin, RequestId
+from roost.core.request import (
+    NO_LOGPROBS,
+    Envelope,
+    GenerateRequest,
+    Origin,
+    RequestId,
+    SessionTurn,
+)
 from roost.wire import SUPERVISOR, EngineSide, MemoryCorridor, WorkerSide, engine_address
 from roost.wire.messages import (
+    Audit,
+    Audited,
     Cancel,
     Control,
     ControlDone,
@@ -23,26 +33,32 @@ from roost.wire.messages import (
     Heartbeat,
     Hello,
     Load,
+    ModelFacts,
+    Noted,
+    Notice,
     Output,
     Outputs,
     ToEngine,
     ToWorker,
+    Welcome,
 )
 from roost.wire.topology import identity_of, origin_of
 from roost.wire.zmq_channel import ZmqEngineSide, ZmqWorkerSide
 
 A = Origin(worker=0, epoch=1)
 B = Origin(worker=1, epoch=1)
+FACTS = ModelFacts("m", "llama", "llama", 100, 64, (2,), 1024, "bf16", "avx2", 2, "v", 72)
 
 
 def request(rid: str, origin: Origin) -> GenerateRequest:
     limits = Limits(vocab_size=100, max_context_tokens=64, eos_ids=(2,))
     params = SamplingParams(stop=["\n\n", "é"], logit_bias={"7": -1.5}, seed=2**64 - 1)
     return GenerateRequest(
-        envelope=Envelope(RequestId(rid), origin, 1.5, math.inf, 0, ""),
+        envelope=Envelope(RequestId(rid), origin, 9, 1.5, math.inf, 0, "", "call"),
         prompt_ids=(1, 2, 3),
         sampling=check_sampling(params, limits, num_prompt_tokens=3, fallback_seed=0),
         logprobs=NO_LOGPROBS,
+        turn=SessionTurn("s", RequestId("parent"), -2, drops_output=True),
     )
 
 
@@ -101,13 +117,19 @@ def test_every_message_down_arrives_as_it_was_sent(house: House) -> None:
     worker = house.worker(A)
     sent: list[ToEngine] = [
         request("r", A),
-        Cancel(RequestId("r"), is_disconnect=True),
-        Control(A, "c1", "load", "x"),
+        Cancel(A, 9, is_disconnect=True),
+        Cancel(A, 10, is_disconnect=False, message="enough"),
+        Control(A, "c1", Abort(None)),
+        Control(A, "c2", FlushCache(1.5)),
+        Control(A, "c3", Pause("in_place")),
+        Control(A, "c4", OpenSession("s", capacity_chars=7)),
+        Noted(A, "1.1", 3),
+        Audit(A, 1, (9, 10)),
         Goodbye(A),
     ]
     for message in sent:
         worker.send(message)
-    assert house.hear(4) == sent
+    assert house.hear(len(sent)) == sent
 
 
 def test_every_message_up_arrives_as_it_was_sent(house: House) -> None:
@@ -117,17 +139,23 @@ def test_every_message_up_arrives_as_it_was_sent(house: House) -> None:
     sent: list[ToWorker] = [
         Outputs(
             (
-                Output(rid, Accepted()),
-                Output(rid, Delta((5,), (logprob,), (TokenLogprob(1, None),))),
-                Output(rid, Ended(Outcome.STOP, Usage(1, 2, 3, 4, 0.5), "é", text_bytes=4)),
+                Output(rid, 9, Accepted()),
+                Output(rid, 9, Started(0, (1, 2))),
+                Output(rid, 9, Delta(3, (5,), (logprob,), (TokenLogprob(1, None),))),
+                Output(rid, 9, Ended(Outcome.STOP, Usage(1, 2, 3, 4, 0.5), "é", text_bytes=4)),
             ),
         ),
+        Welcome(2, FACTS, "debug"),
         Heartbeat(1.25, Load(num_running=3)),
         ControlDone("c1", is_ok=False, message="no"),
+        ControlDone("c2", is_ok=True, count=2, result="[]"),
+        Notice("1.1", Abort(rid, "enough")),
+        Notice("1.2", SetLogLevel("warning")),
+        Audited(1, (10,)),
     ]
     for message in sent:
         assert house.engine.send(A, message)
-    assert answers(worker, 3) == sent
+    assert answers(worker, len(sent)) == sent
 
 
 def test_each_worker_hears_only_what_is_addressed_to_it(house: House) -> None:
@@ -173,7 +201,7 @@ def test_wait_ends_when_a_message_arrives(house: House) -> None:
 def test_the_descriptor_rings_again_after_each_round(house: House) -> None:
     worker = house.worker(A)
     for at_s in range(200):
-        worker.send(Cancel(RequestId("x"), is_disconnect=False))
+        worker.send(Cancel(A, 1, is_disconnect=False))
         assert house.engine.send(A, Heartbeat(at_s, Load()))
         assert answers(worker) == [Heartbeat(at_s, Load())]
     assert len(house.hear(200)) == 200
@@ -182,9 +210,9 @@ def test_the_descriptor_rings_again_after_each_round(house: House) -> None:
 def test_order_is_kept_over_many_messages(house: House) -> None:
     worker = house.worker(A)
     for number in range(2000):
-        worker.send(Cancel(RequestId(str(number)), is_disconnect=False))
+        worker.send(Cancel(A, number, is_disconnect=False))
     heard = house.hear(2000)
-    assert [m.rid for m in heard if isinstance(m, Cancel)] == [str(n) for n in range(2000)]
+    assert [m.serial for m in heard if isinstance(m, Cancel)] == list(range(2000))
 
 
 def test_a_closed_memory_worker_is_gone_at_once() -> None:
@@ -221,13 +249,57 @@ def test_a_closed_socket_is_gone_soon(tmp_path: Path) -> None:
         [b""],
         [msgspec.msgpack.encode(["nonsense", 1])],
         [msgspec.msgpack.encode(["hello", [0, "one"]])],
-        [msgspec.msgpack.encode(Hello(B))],
-        [msgspec.msgpack.encode(request("r", B))],
+        [msgspec.msgpack.encode(["control", [0, 1], "c1", ["explode"]])],
+        [msgspec.msgpack.encode(["control", [0, 1], "c1", ["pause", "sideways"]])],
+        [b"\x93\xa5hello\x92\x00\x01" + b"\x91" * 100_000 + b"\x90"],
         [msgspec.msgpack.encode(Hello(A)), b"more"],
     ],
-    ids=["noise", "empty", "unknown tag", "wrong type", "foreign hello", "foreign", "two parts"],
+    ids=[
+        "noise",
+        "empty",
+        "unknown tag",
+        "wrong type",
+        "unknown call",
+        "unknown mode",
+        "too deep",
+        "two parts",
+    ],
 )
 def test_a_malformed_message_is_a_counted_drop(tmp_path: Path, frames: list[bytes]) -> None:
+    assert_is_dropped(tmp_path, frames)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        Hello(B),
+        request("r", B),
+        Cancel(B, 9, is_disconnect=True),
+        Control(B, "c1", Abort(None)),
+        Noted(B, "1.1", 0),
+        Audit(B, 1, (9,)),
+        Goodbye(B),
+        # Not even for its own other lives.
+        Goodbye(Origin(A.worker, 2)),
+    ],
+    ids=lambda message: type(message).__name__,
+)
+def test_nobody_may_write_anothers_address_on_a_message(tmp_path: Path, message: ToEngine) -> None:
+    assert_is_dropped(tmp_path, [msgspec.msgpack.encode(message)])
+
+
+def test_the_supervisor_alone_says_goodbye_for_others(tmp_path: Path) -> None:
+    address = engine_address(tmp_path)
+    house = House(ZmqEngineSide(address), lambda origin: ZmqWorkerSide(address, origin))
+    supervisor = house.worker(SUPERVISOR)
+    supervisor.send(Cancel(A, 9, is_disconnect=True))
+    supervisor.send(Goodbye(A))
+    assert house.hear() == [Goodbye(A)]
+    house.close()
+
+
+def assert_is_dropped(tmp_path: Path, frames: list[bytes]) -> None:
+    """Worker A sends these frames, and then a Hello that is heard as ever."""
     engine = ZmqEngineSide(engine_address(tmp_path))
     with zmq.Context() as context, context.socket(zmq.DEALER) as raw:
         raw.setsockopt(zmq.IDENTITY, identity_of(A))
