@@ -16,6 +16,7 @@ from roost.api import (
     openai_chat,
     openai_completions,
     openai_models,
+    sessions,
     tokens,
 )
 from roost.api.auth import Gate, Keys, is_loopback
@@ -52,6 +53,7 @@ def create_app(
             *tokens.routes(service),
             *info.routes(service),
             *control.routes(service),
+            *sessions.routes(service),
         ],
         exception_handlers={
             RoostError: _on_error,

@@ -5,7 +5,9 @@ from dataclasses import dataclass, replace
 
 from starlette.requests import Request
 
-from roost.api.gather import Answer, gather, is_answer
+from roost.api.endings import is_answer
+from roost.api.gather import Answer, gather
+from roost.api.problems import Dialect
 from roost.api.sse import until_gone
 from roost.core.events import Ended
 from roost.frontend import Answers, Ask, Frontend, Piece
@@ -23,37 +25,49 @@ async def ask_whole(frontend: Frontend, ask: Ask, request: Request) -> list[Answ
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """Answers and their first piece, which is known before the response head is sent, so that a
-    refusal has its status. `refusal`: the first piece is an ending that is no answer.
+    """Answers and their first pieces, which are known before the response head is sent, so that a
+    refusal has its status. `refusal`: none of the answers is one; how the first of them ended.
     """
 
     answers: Answers
-    first: Piece
-
-    @property
-    def refusal(self) -> Ended | None:
-        ended = self.first.ended
-        return None if ended is None or is_answer(ended) else ended
+    first: tuple[Piece, ...]
+    refusal: Ended | None
 
     async def pieces(self) -> AsyncIterator[Piece]:
-        """All of them, the first one too."""
-        yield self.first
+        """All of them, the first ones too."""
+        for piece in self.first:
+            yield piece
         async for piece in self.answers:
             yield piece
 
 
-async def ask_stream(frontend: Frontend, ask: Ask, request: Request) -> Stream:
-    """Submit, and wait for the first piece. Raises RequestError or ClientGone."""
+async def ask_stream(frontend: Frontend, ask: Ask, request: Request, dialect: Dialect) -> Stream:
+    """Submit, and wait until there is something to send. Raises RequestError or ClientGone."""
     answers = await until_gone(frontend.submit(_traced(ask, request)), request.receive)
     try:
-        first = await until_gone(anext(answers), request.receive)
+        first = await until_gone(_beginning(answers, dialect), request.receive)
     except BaseException:
         await answers.aclose()
         raise
-    stream = Stream(answers, first)
-    if stream.refusal is not None:
+    failed = {p.index: p.ended for p in first if _is_failed(p, dialect)}
+    refusal = failed[0] if len(failed) == len(answers.heads) else None
+    if refusal is not None:
         await answers.aclose()
-    return stream
+    return Stream(answers, first, refusal)
+
+
+async def _beginning(answers: Answers, dialect: Dialect) -> tuple[Piece, ...]:
+    """The pieces up to the first that is a part of an answer; or all: each answer failed."""
+    pieces = []
+    async for piece in answers:
+        pieces.append(piece)
+        if not _is_failed(piece, dialect):
+            break
+    return tuple(pieces)
+
+
+def _is_failed(piece: Piece, dialect: Dialect) -> bool:
+    return piece.ended is not None and not is_answer(piece.ended, dialect)
 
 
 def _traced(ask: Ask, request: Request) -> Ask:

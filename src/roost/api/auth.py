@@ -17,7 +17,12 @@ from roost.api.problems import Forbidden, Unauthenticated, dialect_of, problem_o
 OPEN_PATHS: Final = frozenset(
     {"/health", "/health_generate", "/ready", "/ping", "/metrics"},
 )
-CONTROL_PATHS: Final = frozenset({"/abort_request", "/flush_cache"})
+CONTROL_PATHS: Final = frozenset(
+    {
+        *("/abort_request", "/flush_cache", "/pause_generation", "/continue_generation"),
+        "/configure_logging",
+    },
+)
 
 
 def is_loopback(host: str) -> bool:

@@ -103,6 +103,7 @@ def parse_chat(body: bytes) -> ChatCall:
             priority=common.priority or 0,
             timeout_s=common.timeout,
             overflow="clamp",
+            session=common.session,
         ),
         rid=rid,
         model=common.model,

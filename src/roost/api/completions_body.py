@@ -62,7 +62,13 @@ def parse_completion(body: bytes) -> CompletionCall:
     rid = request_id(common.rid, "cmpl-")
     wishes = tuple(Wish(prompt, sampling, wanted) for prompt in _prompts(fields.prompt))
     return CompletionCall(
-        ask=Ask(wishes, rid=rid, priority=common.priority or 0, timeout_s=common.timeout),
+        ask=Ask(
+            wishes,
+            rid=rid,
+            priority=common.priority or 0,
+            timeout_s=common.timeout,
+            session=common.session,
+        ),
         rid=rid,
         model=common.model,
         is_stream=bool(common.stream),

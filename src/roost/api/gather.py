@@ -1,12 +1,9 @@
 """Pieces of answers put together: whole answers, or what there is of each so far."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from roost.api.problems import Aborted, Dialect, Problem, problem_of
 from roost.core.events import Ended, TokenLogprob, Usage
-from roost.core.outcome import OUTCOMES, Outcome
-from roost.frontend import AnswerHead, Answers, Piece, refusal_of
+from roost.frontend import AnswerHead, Answers, Piece
 
 
 @dataclass(slots=True)
@@ -24,6 +21,9 @@ class Answer:
     ended: Ended | None = None
 
     def add(self, piece: Piece) -> None:
+        if piece.prompt_ids is not None:
+            # A turn of a session: its prompt is more than the text that the client sent.
+            self.head = replace(self.head, prompt_ids=piece.prompt_ids, prompt_text=None)
         self.text += piece.text
         self.token_ids += piece.token_ids
         self.logprobs += piece.logprobs
@@ -40,30 +40,6 @@ async def gather(answers: Answers) -> list[Answer]:
     async for piece in answers:
         whole[piece.index].add(piece)
     return whole
-
-
-def is_answer(ended: Ended) -> bool:
-    """Whether a client gets what was generated (else: an error)."""
-    return OUTCOMES[ended.outcome].is_answer
-
-
-def problem_of_ending(ended: Ended, dialect: Dialect) -> Problem:
-    """What to say of an ending that is no answer in this dialect."""
-    refusal = refusal_of(ended)
-    return problem_of(Aborted(ended.message or "Aborted") if refusal is None else refusal, dialect)
-
-
-def first_problem(whole: Sequence[Answer], dialect: Dialect) -> Problem | None:
-    """Of answers to an OpenAI route, the first that cannot be given as one; None: all can."""
-    for answer in whole:
-        if answer.ended is not None and not is_openai_answer(answer.ended):
-            return problem_of_ending(answer.ended, dialect)
-    return None
-
-
-def is_openai_answer(ended: Ended) -> bool:
-    """Whether OpenAI's API has a finish_reason for it: it has none for an abort."""
-    return is_answer(ended) and ended.outcome is not Outcome.CLIENT_CANCELLED
 
 
 def usage_of(answer: Answer) -> Usage:

@@ -8,6 +8,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from roost.api.service import Service
+from roost.api.sse import until_gone
 
 # A load balancer's probe seldom waits longer; a step takes milliseconds.
 _GENERATE_TIMEOUT_S: Final = 20.0
@@ -27,8 +28,10 @@ def routes(service: Service) -> list[Route]:
     async def ready(_: Request) -> Response:
         return _answer(frontend.health.is_ready(), "ready", "not taking requests")
 
-    async def health_generate(_: Request) -> Response:
-        generates = await frontend.health.generates(_GENERATE_TIMEOUT_S)
+    async def health_generate(request: Request) -> Response:
+        generates = await until_gone(
+            frontend.health.generates(_GENERATE_TIMEOUT_S), request.receive
+        )
         return _answer(generates, "ok", "no token came")
 
     async def metrics(_: Request) -> Response:

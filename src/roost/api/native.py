@@ -9,7 +9,8 @@ from starlette.routing import Route
 
 from roost.api.asking import Stream, ask_stream, ask_whole
 from roost.api.body import read_body
-from roost.api.gather import Answer, is_answer, problem_of_ending
+from roost.api.endings import first_problem, is_answer, problem_of_ending
+from roost.api.gather import Answer
 from roost.api.native_answer import NativeShape
 from roost.api.native_body import parse_generate
 from roost.api.problems import Dialect
@@ -28,7 +29,7 @@ def routes(service: Service) -> list[Route]:
         if not call.is_stream:
             whole = await ask_whole(frontend, call.ask, request)
             return _whole(shape, whole, service.clock.now_s(), headers)
-        stream = await ask_stream(frontend, call.ask, request)
+        stream = await ask_stream(frontend, call.ask, request, Dialect.NATIVE)
         if stream.refusal is not None:
             return problem_of_ending(stream.refusal, Dialect.NATIVE).response(Dialect.NATIVE)
         return EventStream(_frames(service, shape, stream), stream.answers, headers)
@@ -39,31 +40,36 @@ def routes(service: Service) -> list[Route]:
 def _whole(
     shape: NativeShape, whole: Sequence[Answer], now_s: float, headers: dict[str, str]
 ) -> Response:
-    """One answer with its status, or a list in which each says how it ended."""
+    """One answer with its status, or a list in which each says how it ended, unless all failed."""
+    if not any(_is_good(answer) for answer in whole):
+        problem = first_problem([answer.ended for answer in whole], Dialect.NATIVE)
+        assert problem is not None, "none of them is an answer"
+        return problem.response(Dialect.NATIVE)
     if shape.call.is_list:
         body = msgspec.json.encode([shape.whole(answer, now_s) for answer in whole])
     else:
         (answer,) = whole
-        assert answer.ended is not None, "an answer that was gathered has ended"
-        if not is_answer(answer.ended):
-            return problem_of_ending(answer.ended, Dialect.NATIVE).response(Dialect.NATIVE)
         body = msgspec.json.encode(shape.whole(answer, now_s))
     return Response(body, headers=headers, media_type="application/json")
 
 
+def _is_good(answer: Answer) -> bool:
+    assert answer.ended is not None, "an answer that was gathered has ended"
+    return is_answer(answer.ended, Dialect.NATIVE)
+
+
 async def _frames(service: Service, shape: NativeShape, stream: Stream) -> AsyncIterator[bytes]:
+    """Each answer to its own end. [DONE] says that all of them are answers."""
     so_far = [Answer(head) for head in stream.answers.heads]
+    are_good = True
     async for piece in stream.pieces():
         answer = so_far[piece.index]
         answer.add(piece)
-        if piece.ended is not None and not is_answer(piece.ended):
-            yield problem_of_ending(piece.ended, Dialect.NATIVE).frame(Dialect.NATIVE)
-            return
-        if not (piece.text or piece.token_ids or piece.ended):
-            continue
         now_s = service.clock.now_s()
-        if shape.call.is_incremental:
-            yield frame(shape.since(answer, piece, now_s))
-        else:
-            yield frame(shape.whole(answer, now_s))
-    yield DONE
+        if piece.ended is not None and not is_answer(piece.ended, Dialect.NATIVE):
+            are_good = False
+            yield frame(shape.failed(answer, piece, now_s))
+        elif piece.text or piece.token_ids or piece.ended:
+            yield frame(shape.part(answer, piece, now_s))
+    if are_good:
+        yield DONE

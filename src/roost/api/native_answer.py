@@ -5,12 +5,12 @@ from dataclasses import dataclass
 
 import msgspec
 
-from roost.api.gather import Answer, is_answer, problem_of_ending, usage_of
+from roost.api.endings import native_finish, problem_of_ending
+from roost.api.gather import Answer, usage_of
 from roost.api.logprobs import NativeLogprobs, TokenBytes
 from roost.api.native_body import GenerateCall
 from roost.api.problems import Dialect
-from roost.core.events import Ended, TokenLogprob
-from roost.core.outcome import OUTCOMES
+from roost.core.events import TokenLogprob
 from roost.core.request import LogprobsWanted
 from roost.frontend import Piece
 
@@ -37,9 +37,19 @@ class NativeShape:
         """All that there is of an answer so far."""
         return self._shape(answer, answer.text, answer.token_ids, answer.logprobs, now_s)
 
-    def since(self, answer: Answer, piece: Piece, now_s: float) -> NativeAnswer:
-        """What `piece` adds, with the counts so far. The answer has the piece already."""
-        return self._shape(answer, piece.text, piece.token_ids, piece.logprobs, now_s)
+    def part(self, answer: Answer, piece: Piece, now_s: float) -> NativeAnswer:
+        """What a frame says of an answer that has `piece` already: all so far, or what it adds."""
+        if self.call.is_incremental:
+            return self._shape(answer, piece.text, piece.token_ids, piece.logprobs, now_s)
+        return self.whole(answer, now_s)
+
+    def failed(self, answer: Answer, piece: Piece, now_s: float) -> dict[str, object]:
+        """The frame of an answer that ended without being one: an error, and what there was."""
+        assert piece.ended is not None, "a part of an answer is no failure"
+        problem = problem_of_ending(piece.ended, Dialect.NATIVE).fields(Dialect.NATIVE)
+        error: dict[str, object] = msgspec.to_builtins(problem)
+        part: dict[str, object] = msgspec.to_builtins(self.part(answer, piece, now_s))
+        return {**error, **part}
 
     def _shape(
         self,
@@ -64,26 +74,6 @@ class NativeShape:
         )
 
 
-def finish_reason(ended: Ended | None) -> dict[str, object] | None:
-    """How it ended in the native words; None while it has not."""
-    if ended is None:
-        return None
-    kind = OUTCOMES[ended.outcome].finish
-    if kind == "stop":
-        return {"type": "stop", "matched": ended.matched}
-    if kind == "length":
-        return {"type": "length", "length": ended.usage.num_completion_tokens}
-    if is_answer(ended):
-        return {"type": "abort", "message": ended.message or "Aborted"}
-    problem = problem_of_ending(ended, Dialect.NATIVE)
-    return {
-        "type": "abort",
-        "message": problem.message,
-        "status_code": problem.status,
-        "err_type": problem.code,
-    }
-
-
 def _meta_info(answer: Answer, weight_version: str, now_s: float) -> dict[str, object]:
     usage = usage_of(answer)
     first_s, last_s = answer.first_token_s, answer.last_token_s
@@ -95,7 +85,7 @@ def _meta_info(answer: Answer, weight_version: str, now_s: float) -> dict[str, o
         speed = (num_tokens - 1) / (last_s - first_s)
     return {
         "id": answer.head.rid,
-        "finish_reason": finish_reason(answer.ended),
+        "finish_reason": native_finish(answer.ended),
         "prompt_tokens": answer.head.num_prompt_tokens,
         "completion_tokens": usage.num_completion_tokens,
         "cached_tokens": usage.num_cached_tokens,

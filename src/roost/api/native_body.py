@@ -1,14 +1,14 @@
 """What `/generate` takes, turned into an ask. The names and defaults are SGLang's."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
 import msgspec
 
-from roost.api.body import NOT_YET, Names, names_of, parse, refuse_named, refuse_unknown
+from roost.api.body import NOT_YET, Names, names_of, parse, refuse_named, refuse_unknown, seconds
 from roost.api.service import request_id
+from roost.api.session_params import session_wish
 from roost.core.errors import RequestError
 from roost.core.params import MAX_TOP_LOGPROBS, SamplingParams
 from roost.core.request import NO_LOGPROBS, LogprobsWanted
@@ -18,7 +18,7 @@ V = TypeVar("V")
 _REFUSED: Final = dict.fromkeys(
     (
         *("input_embeds", "image_data", "audio_data", "video_data", "modalities"),
-        *("lora_path", "session_params", "custom_logit_processor"),
+        *("lora_path", "custom_logit_processor"),
         *("return_hidden_states", "return_routed_experts", "bootstrap_host"),
     ),
     NOT_YET,
@@ -55,6 +55,8 @@ class GenerateBody(msgspec.Struct, frozen=True):
     token_ids_logprob: list[int | list[int] | None] | None = None
     return_text_in_logprobs: bool = False
     return_prompt_token_ids: bool = False
+    session_params: dict[str, msgspec.Raw] | None = None
+    session_id: str | None = None
     priority: int | None = None
     timeout: float | None = None
 
@@ -84,8 +86,6 @@ def parse_generate(body: bytes) -> GenerateCall:
     rids = asked.rid if isinstance(asked.rid, list) else None
     if rids is not None and (not is_batch or len(rids) != count):
         raise RequestError(f"rid must be one string or {count} strings.", param="rid")
-    if asked.timeout is not None and not 0 < asked.timeout < math.inf:
-        raise RequestError("timeout must be seconds greater than 0.", param="timeout")
     rid = request_id(asked.rid) if not isinstance(asked.rid, list) else None
     wishes = tuple(
         Wish(
@@ -97,7 +97,13 @@ def parse_generate(body: bytes) -> GenerateCall:
         for i, prompt in enumerate(prompts)
     )
     return GenerateCall(
-        ask=Ask(wishes, rid=rid, priority=asked.priority or 0, timeout_s=asked.timeout),
+        ask=Ask(
+            wishes,
+            rid=rid,
+            priority=asked.priority or 0,
+            timeout_s=seconds(asked.timeout, "timeout"),
+            session=session_wish(asked.session_params, asked.session_id),
+        ),
         rid=rids[0] if rid is None and rids else (rid or ""),
         is_list=is_batch or any(p.n > 1 for p in params),
         is_stream=asked.stream,

@@ -13,9 +13,10 @@ from starlette.routing import Route
 from roost.api.asking import Stream, ask_stream, ask_whole
 from roost.api.body import read_body
 from roost.api.chat_body import ChatCall, parse_chat
-from roost.api.gather import Answer, first_problem, is_openai_answer, problem_of_ending
+from roost.api.endings import first_problem, is_answer, openai_finish, problem_of_ending
+from roost.api.gather import Answer
 from roost.api.logprobs import ChatLogprobs, TokenBytes, chat_logprobs
-from roost.api.openai_usage import OpenAIUsage, finish_reason, openai_usage
+from roost.api.openai_usage import OpenAIUsage, openai_usage
 from roost.api.problems import Dialect
 from roost.api.service import Service, id_headers
 from roost.api.sse import DONE, EventStream, frame
@@ -85,7 +86,7 @@ class ChatShape:
                 index=answer.head.index,
                 message=Message(answer.text),
                 logprobs=self._logprobs(answer.logprobs),
-                finish_reason=finish_reason(answer.ended),
+                finish_reason=openai_finish(answer.ended),
                 matched_stop=None if answer.ended is None else answer.ended.matched,
             )
             for answer in answers
@@ -106,7 +107,7 @@ class ChatShape:
     def end(self, piece: Piece) -> ChatChunk:
         """The last chunk of an index, and the only one with a finish_reason."""
         assert piece.ended is not None, "the last piece has its ending"
-        reason = finish_reason(piece.ended)
+        reason = openai_finish(piece.ended)
         return self._chunk(
             ChunkChoice(
                 piece.index, Delta(), finish_reason=reason, matched_stop=piece.ended.matched
@@ -135,12 +136,12 @@ def routes(service: Service) -> list[Route]:
         headers = id_headers(call.rid)
         if not call.is_stream:
             whole = await ask_whole(frontend, call.ask, request)
-            problem = first_problem(whole, Dialect.OPENAI)
+            problem = first_problem([a.ended for a in whole], Dialect.OPENAI)
             if problem is not None:
                 return problem.response(Dialect.OPENAI)
             body = msgspec.json.encode(shape.whole(whole))
             return Response(body, headers=headers, media_type="application/json")
-        stream = await ask_stream(frontend, call.ask, request)
+        stream = await ask_stream(frontend, call.ask, request, Dialect.OPENAI)
         if stream.refusal is not None:
             return problem_of_ending(stream.refusal, Dialect.OPENAI).response(Dialect.OPENAI)
         return EventStream(_frames(shape, stream), stream.answers, headers)
@@ -153,9 +154,8 @@ async def _frames(shape: ChatShape, stream: Stream) -> AsyncIterator[bytes]:
     begun: set[int] = set()
     async for piece in stream.pieces():
         so_far[piece.index].add(piece)
-        if piece.ended is not None and not is_openai_answer(piece.ended):
-            yield problem_of_ending(piece.ended, Dialect.OPENAI).frame(Dialect.OPENAI)
-            return
+        if piece.ended is not None and not is_answer(piece.ended, Dialect.OPENAI):
+            continue
         out = b""
         if piece.index not in begun:
             begun.add(piece.index)
@@ -166,6 +166,11 @@ async def _frames(shape: ChatShape, stream: Stream) -> AsyncIterator[bytes]:
             out += frame(shape.end(piece))
         if out:
             yield out
+    # The other answers of the call have come to their own ends first.
+    problem = first_problem([answer.ended for answer in so_far], Dialect.OPENAI)
+    if problem is not None:
+        yield problem.frame(Dialect.OPENAI)
+        return
     if shape.call.includes_usage:
         yield frame(shape.usage(so_far))
     yield DONE

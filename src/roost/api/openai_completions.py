@@ -13,9 +13,10 @@ from starlette.routing import Route
 from roost.api.asking import Stream, ask_stream, ask_whole
 from roost.api.body import read_body
 from roost.api.completions_body import CompletionCall, parse_completion
-from roost.api.gather import Answer, first_problem, is_openai_answer, problem_of_ending
+from roost.api.endings import first_problem, is_answer, openai_finish, problem_of_ending
+from roost.api.gather import Answer
 from roost.api.logprobs import LegacyLogprobs, LegacyShape, joined
-from roost.api.openai_usage import OpenAIUsage, finish_reason, openai_usage
+from roost.api.openai_usage import OpenAIUsage, openai_usage
 from roost.api.problems import Dialect
 from roost.api.service import Service, id_headers
 from roost.api.sse import DONE, EventStream, frame
@@ -45,7 +46,6 @@ class Completion(msgspec.Struct, frozen=True):
 class ChoiceWriter:
     """Makes the choices of one answer, the echoed prompt first."""
 
-    head: AnswerHead
     call: CompletionCall
     frontend: Frontend
     _legacy: LegacyShape | None = field(init=False)
@@ -59,32 +59,32 @@ class ChoiceWriter:
             else LegacyShape(self.frontend.text.token_bytes, num_top=num_top)
         )
 
-    def write(self, piece: Piece) -> Choice | None:
+    def write(self, head: AnswerHead, piece: Piece) -> Choice | None:
         """The choice that says what `piece` adds; None: it adds nothing that can be seen."""
         text, logprobs = piece.text, None
         if self._legacy is not None:
             logprobs = self._legacy.tokens(())
             if self.call.has_echo and not self._has_begun:
-                logprobs = self._legacy.prompt(piece.prompt_logprobs, self._prompt_text())
+                logprobs = self._legacy.prompt(piece.prompt_logprobs, self._prompt_text(head))
             logprobs = joined(logprobs, self._legacy.tokens(piece.logprobs))
         if self.call.has_echo and not self._has_begun:
-            text = self._prompt_text() + text
+            text = self._prompt_text(head) + text
         self._has_begun = True
         ended = piece.ended
         if not text and ended is None and not (logprobs and logprobs.tokens):
             return None
         return Choice(
-            self.head.index,
+            head.index,
             text,
             logprobs,
-            finish_reason(ended),
+            openai_finish(ended),
             UNSET if ended is None else ended.matched,
         )
 
-    def _prompt_text(self) -> str:
-        if self.head.prompt_text is not None:
-            return self.head.prompt_text
-        return self.frontend.text.decode(self.head.prompt_ids, skip_special=self.call.skips_special)
+    def _prompt_text(self, head: AnswerHead) -> str:
+        if head.prompt_text is not None:
+            return head.prompt_text
+        return self.frontend.text.decode(head.prompt_ids, skip_special=self.call.skips_special)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +96,8 @@ class CompletionShape:
     created: int
     frontend: Frontend
 
-    def writer(self, head: AnswerHead) -> ChoiceWriter:
-        return ChoiceWriter(head, self.call, self.frontend)
+    def writer(self) -> ChoiceWriter:
+        return ChoiceWriter(self.call, self.frontend)
 
     def whole(self, answers: Sequence[Answer]) -> Completion:
         choices = []
@@ -110,7 +110,7 @@ class CompletionShape:
                 prompt_logprobs=answer.prompt_logprobs,
                 ended=answer.ended,
             )
-            choice = self.writer(answer.head).write(piece)
+            choice = self.writer().write(answer.head, piece)
             assert choice is not None, "an ending can be seen"
             choices.append(choice)
         return self.chunk(choices, openai_usage(answers))
@@ -130,12 +130,12 @@ def routes(service: Service) -> list[Route]:
         headers = id_headers(call.rid)
         if not call.is_stream:
             whole = await ask_whole(frontend, call.ask, request)
-            problem = first_problem(whole, Dialect.OPENAI)
+            problem = first_problem([a.ended for a in whole], Dialect.OPENAI)
             if problem is not None:
                 return problem.response(Dialect.OPENAI)
             body = msgspec.json.encode(shape.whole(whole))
             return Response(body, headers=headers, media_type="application/json")
-        stream = await ask_stream(frontend, call.ask, request)
+        stream = await ask_stream(frontend, call.ask, request, Dialect.OPENAI)
         if stream.refusal is not None:
             return problem_of_ending(stream.refusal, Dialect.OPENAI).response(Dialect.OPENAI)
         return EventStream(_frames(shape, stream), stream.answers, headers)
@@ -144,17 +144,21 @@ def routes(service: Service) -> list[Route]:
 
 
 async def _frames(shape: CompletionShape, stream: Stream) -> AsyncIterator[bytes]:
-    heads = stream.answers.heads
-    so_far = [Answer(head) for head in heads]
-    writers = [shape.writer(head) for head in heads]
+    so_far = [Answer(head) for head in stream.answers.heads]
+    writers = [shape.writer() for _ in so_far]
     async for piece in stream.pieces():
-        so_far[piece.index].add(piece)
-        if piece.ended is not None and not is_openai_answer(piece.ended):
-            yield problem_of_ending(piece.ended, Dialect.OPENAI).frame(Dialect.OPENAI)
-            return
-        choice = writers[piece.index].write(piece)
+        answer = so_far[piece.index]
+        answer.add(piece)
+        if piece.ended is not None and not is_answer(piece.ended, Dialect.OPENAI):
+            continue
+        choice = writers[piece.index].write(answer.head, piece)
         if choice is not None:
             yield frame(shape.chunk([choice]))
+    # The other answers of the call have come to their own ends first.
+    problem = first_problem([answer.ended for answer in so_far], Dialect.OPENAI)
+    if problem is not None:
+        yield problem.frame(Dialect.OPENAI)
+        return
     if shape.call.includes_usage:
         yield frame(shape.chunk([], openai_usage(so_far)))
     yield DONE

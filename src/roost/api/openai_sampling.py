@@ -1,15 +1,16 @@
 """The sampling fields of the OpenAI routes, with the native ones as extensions."""
 
-import math
 from collections.abc import Mapping
 from typing import Annotated, Final
 
 import msgspec
 from msgspec import Meta
 
-from roost.api.body import NOT_YET
+from roost.api.body import NOT_YET, seconds
+from roost.api.session_params import session_wish
 from roost.core.errors import RequestError
 from roost.core.params import SamplingParams
+from roost.frontend import SessionWish
 
 _Tokens = Annotated[int, Meta(ge=0)]
 
@@ -18,7 +19,7 @@ REFUSED: Final[Mapping[str, str]] = dict.fromkeys(
     (
         *("response_format", "json_schema", "regex", "ebnf", "structural_tag", "choices"),
         *("guided_json", "guided_regex", "guided_choice", "guided_grammar", "structured_outputs"),
-        *("lora_path", "session_params", "custom_logit_processor", "custom_params"),
+        *("lora_path", "custom_logit_processor", "custom_params"),
         *("return_hidden_states", "prompt_logprobs", "truncate_prompt_tokens", "use_beam_search"),
         *("allowed_token_ids", "bad_words", "include_stop_str_in_output"),
     ),
@@ -59,6 +60,8 @@ class CallFields(msgspec.Struct, frozen=True):
     rid: str | None = None
     priority: int | None = None
     timeout: float | None = None
+    session_params: dict[str, msgspec.Raw] | None = None
+    session_id: str | None = None
 
     def check(self) -> None:
         """Raises RequestError for fields that contradict each other."""
@@ -66,8 +69,12 @@ class CallFields(msgspec.Struct, frozen=True):
             raise RequestError(
                 "stream_options is only allowed when stream is true.", param="stream_options"
             )
-        if self.timeout is not None and not 0 < self.timeout < math.inf:
-            raise RequestError("timeout must be seconds greater than 0.", param="timeout")
+        seconds(self.timeout, "timeout")
+
+    @property
+    def session(self) -> SessionWish | None:
+        """Raises RequestError."""
+        return session_wish(self.session_params, self.session_id)
 
     @property
     def includes_usage(self) -> bool:

@@ -1,19 +1,10 @@
-"""Token counts and finish reasons as OpenAI's API has them."""
+"""Token counts as OpenAI's API has them."""
 
 from collections.abc import Iterable
-from typing import Final
 
 import msgspec
 
 from roost.api.gather import Answer, usage_of
-from roost.core.events import Ended
-from roost.core.outcome import Outcome
-
-_FINISH: Final = {
-    Outcome.STOP: "stop",
-    Outcome.LENGTH: "length",
-    Outcome.TOOL_CALLS: "tool_calls",
-}
 
 
 class PromptDetails(msgspec.Struct, frozen=True):
@@ -50,8 +41,3 @@ def openai_usage(answers: Iterable[Answer]) -> OpenAIUsage:
         total_tokens=num_prompt + num_completion,
         prompt_tokens_details=PromptDetails(sum(cached.values())),
     )
-
-
-def finish_reason(ended: Ended | None) -> str | None:
-    """From OpenAI's set only; an abort has none, and is told as an error."""
-    return None if ended is None else _FINISH[ended.outcome]

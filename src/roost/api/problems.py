@@ -1,14 +1,15 @@
 """What a client is told when it gets no answer: status, headers and body, in its API's dialect.
 
 OpenAI's shape is `{"error": {"message", "type", "param", "code"}}`. The native routes have it with
-`code` as the number, and `object` and `message` at the top for SGLang's clients. A body stays
-under 4 KB and repeats no long input.
+`code` as the number, and `object` and `message` at the top for SGLang's clients. Anthropic's is
+`{"type": "error", "error": {"type", "message"}}`. A body stays under 4 KB and repeats no long
+input.
 """
 
 import enum
 import re
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, assert_never
 
 import msgspec
 from starlette.responses import Response
@@ -36,7 +37,17 @@ _TYPES: Final = {
     503: "service_unavailable_error",
     504: "timeout_error",
 }
-
+# Where Anthropic's API has another word than OpenAI's. Both call the rest invalid_request_error.
+_ANTHROPIC_TYPES: Final = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    500: "api_error",
+    503: "overloaded_error",
+    504: "timeout_error",
+}
 
 # What a field of the sampling parameters is called on the OpenAI routes.
 _OPENAI_NAMES: Final = {
@@ -98,10 +109,13 @@ class Dialect(enum.Enum):
 
     OPENAI = "openai"
     NATIVE = "native"
+    ANTHROPIC = "anthropic"
 
 
 def dialect_of(path: str) -> Dialect:
-    """The dialect of a route: `/v1/…` is OpenAI's."""
+    """The dialect of a route: `/v1/messages…` is Anthropic's, the rest of `/v1/…` OpenAI's."""
+    if path == "/v1/messages" or path.startswith("/v1/messages/"):
+        return Dialect.ANTHROPIC
     return Dialect.OPENAI if path.startswith("/v1/") or path == "/v1" else Dialect.NATIVE
 
 
@@ -122,6 +136,16 @@ class _NativeBody(msgspec.Struct, frozen=True):
     object: str = "error"
 
 
+class _AnthropicDetail(msgspec.Struct, frozen=True):
+    type: str
+    message: str
+
+
+class _AnthropicBody(msgspec.Struct, frozen=True):
+    error: _AnthropicDetail
+    type: str = "error"
+
+
 @dataclass(frozen=True, slots=True)
 class Problem:
     """One refusal or fault, ready to be said."""
@@ -133,24 +157,37 @@ class Problem:
     allowed_methods: str | None = None
     closes_connection: bool = False
 
-    @property
-    def type(self) -> str:
-        return _TYPES.get(self.status, "invalid_request_error")
+    def type_in(self, dialect: Dialect) -> str:
+        """The error's type in the words of an API."""
+        words = _ANTHROPIC_TYPES if dialect is Dialect.ANTHROPIC else _TYPES
+        return words.get(self.status, "invalid_request_error")
 
-    def body(self, dialect: Dialect) -> bytes:
-        """JSON, < 4 KB."""
+    def fields(self, dialect: Dialect) -> msgspec.Struct:
+        """The body, to be encoded: < 4 KB of JSON."""
         message = _CONTROL.sub(" ", self.message)
         if len(message) > _MAX_MESSAGE_CHARS:
             message = message[: _MAX_MESSAGE_CHARS - 1] + "…"
         param = None if self.param is None else _CONTROL.sub(" ", self.param)[:_MAX_PARAM_CHARS]
-        if dialect is Dialect.OPENAI:
-            return msgspec.json.encode(_OpenAIBody(_Detail(message, self.type, param, self.code)))
-        detail = _Detail(message, self.type, param, self.status)
-        return msgspec.json.encode(_NativeBody(detail, message))
+        kind = self.type_in(dialect)
+        match dialect:
+            case Dialect.OPENAI:
+                return _OpenAIBody(_Detail(message, kind, param, self.code))
+            case Dialect.ANTHROPIC:
+                return _AnthropicBody(_AnthropicDetail(kind, message))
+            case Dialect.NATIVE:
+                return _NativeBody(_Detail(message, kind, param, self.status), message)
+            case _:
+                assert_never(dialect)
+
+    def body(self, dialect: Dialect) -> bytes:
+        """JSON, < 4 KB."""
+        return msgspec.json.encode(self.fields(dialect))
 
     def frame(self, dialect: Dialect) -> bytes:
         """The last event of a stream that fails after its head was sent."""
-        return b"data: " + self.body(dialect) + b"\n\n"
+        # Anthropic's events have names; the other two APIs' have none.
+        name = b"event: error\n" if dialect is Dialect.ANTHROPIC else b""
+        return name + b"data: " + self.body(dialect) + b"\n\n"
 
     def response(self, dialect: Dialect) -> Response:
         headers = {}
@@ -186,13 +223,21 @@ INTERNAL: Final = Problem(
 def _param(error: RoostError, dialect: Dialect) -> str | None:
     if not isinstance(error, RequestError) or error.param is None:
         return None
-    return _OPENAI_NAMES.get(error.param, error.param) if dialect is Dialect.OPENAI else error.param
+    if dialect is Dialect.NATIVE:
+        return error.param
+    return _OPENAI_NAMES.get(error.param, error.param)
 
 
 def _message(error: RoostError, dialect: Dialect) -> str:
     if dialect is Dialect.NATIVE:
         return error.message
     if isinstance(error, PromptTooLong):
+        if dialect is Dialect.ANTHROPIC:
+            # Agents compact their history when they read these words.
+            return (
+                f"prompt is too long: {error.num_prompt_tokens} tokens > "
+                f"{error.max_context_tokens} maximum"
+            )
         return (
             f"This model's maximum context length is {error.max_context_tokens} tokens. However, "
             f"your prompt has {error.num_prompt_tokens} tokens. Please shorten it."

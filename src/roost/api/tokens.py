@@ -8,6 +8,7 @@ from starlette.routing import Route
 from roost.api.body import NOT_YET, names_of, parse, read_body, refuse_named
 from roost.api.chat_body import ChatFields, chat_prompt
 from roost.api.service import Service
+from roost.api.sse import until_gone
 from roost.core.errors import RequestError
 
 
@@ -43,7 +44,8 @@ def routes(service: Service) -> list[Route]:
     max_bytes = service.config.server.max_request_bytes
 
     async def tokenize(request: Request) -> Response:
-        tokenized = await _tokenize(service, await read_body(request, max_bytes))
+        body = await read_body(request, max_bytes)
+        tokenized = await until_gone(_tokenize(service, body), request.receive)
         return Response(msgspec.json.encode(tokenized), media_type="application/json")
 
     async def detokenize(request: Request) -> Response:
