@@ -1,0 +1,205 @@
+"""Scripts by number: the same seed gives the same script, on any machine."""
+
+import random
+from typing import Final
+
+from tests.sim import script
+from tests.sim.fake_runner import EOS_ID, VOCAB_SIZE
+
+_NUM_SESSIONS: Final = 3
+_MODES: Final = ("abort", "retract", "in_place")
+_LEVELS: Final = ("debug", "info", "warning", "error")
+_WAYS: Final = ("up", "down")
+
+# What scripts of each kind do besides asking, leaving and aborting: (what, how often).
+_KINDS: Final[dict[str, dict[str, int]]] = {
+    "calm": {},
+    "sessions": {"session": 12, "turn": 40, "close": 4, "list": 1},
+    "operators": {"pause": 4, "resume": 6, "flush": 3, "level": 2, "abort_all": 3, "probe": 3},
+    "deaths": {"kill": 4, "stall": 3, "shut": 1, "stall_engine": 2, "flush": 1, "level": 2},
+    "losses": {"lose": 8, "delay": 5, "level": 2, "probe": 1, "session": 3, "turn": 8},
+    "faults": {"break": 3, "fault_row": 4, "turn": 8, "session": 3},
+    "all": {
+        "session": 5, "turn": 14, "close": 2, "list": 1, "pause": 1, "resume": 3, "flush": 1,
+        "level": 1, "abort_all": 1, "probe": 1, "kill": 1, "stall": 1, "shut": 1, "lose": 1,
+        "delay": 1, "break": 1, "fault_row": 1, "stall_engine": 1,
+    },
+}  # fmt: skip
+_ALWAYS: Final = {"ask": 30, "wait": 22, "leave": 7, "abort": 7}
+
+
+class _Roller:
+    def __init__(self, seed: int) -> None:
+        self._dice = random.Random(seed)
+        self._kind = self._dice.choice(tuple(_KINDS))
+        self._names: list[str] = []
+        self._turns: list[tuple[str, str]] = []
+        self._layout = self._lay_out()
+
+    def write(self, seed: int) -> script.Script:
+        weights = {**_ALWAYS, **_KINDS[self._kind]}
+        num = self._dice.randint(3, 40)
+        whats = self._dice.choices(tuple(weights), tuple(weights.values()), k=num)
+        actions: list[script.Action] = []
+        if "session" in weights:
+            actions += [self._open(), self._wait()]
+        actions += [self._action(what) for what in whats]
+        return script.Script(seed, self._layout, tuple(actions))
+
+    def _lay_out(self) -> script.Layout:
+        pick = self._dice.choice
+        return script.Layout(
+            num_fronts=self._dice.randint(1, 4),
+            num_pages=self._dice.randint(5, 16),
+            max_running=self._dice.randint(1, 6),
+            max_queued=pick((1, 3, 30, 30, 30)),
+            step_s=pick((0.005, 0.02, 0.05)),
+            spread_s=pick((0.001, 0.01, 0.1)),
+            queue_timeout_s=pick((20.0, 20.0, 1.0)),
+            session_timeout_s=pick((30.0, 30.0, 2.0)),
+            max_sessions=pick((1, 4, 4)),
+            session_busy=pick(("wait", "wait", "refuse")),
+        )
+
+    def _action(self, what: str) -> script.Action:
+        dice, front = self._dice, self._front()
+        match what:
+            case "ask":
+                return self._ask()
+            case "turn":
+                return self._turn()
+            case "wait":
+                return self._wait()
+            case "leave":
+                return script.Leave(self._name())
+            case "abort":
+                return script.AbortCall(front, self._name())
+            case "abort_all":
+                return script.AbortCall(front, None)
+            case "session":
+                return self._open()
+            case "close":
+                return script.Close(front, self._session())
+            case "list":
+                return script.ListThem(front)
+            case "pause":
+                return script.PauseIt(front, dice.choice(_MODES))
+            case "resume":
+                return script.ResumeIt(front)
+            case "flush":
+                return script.Flush(front, dice.choice((0.0, 2.0)))
+            case "level":
+                return script.Level(front, dice.choice(_LEVELS))
+            case "probe":
+                return script.Probe(front)
+            case _:
+                return self._trouble(what)
+
+    def _trouble(self, what: str) -> script.Action:
+        dice, front = self._dice, self._front()
+        match what:
+            case "kill":
+                goodbye_s = dice.choice((0.05, 0.5, None))
+                return script.Kill(front, goodbye_s, dice.choice((0.0, 0.05, 1.0)))
+            case "stall":
+                return script.Stall(front, dice.choice((0.3, 2.0, 8.0)))
+            case "stall_engine":
+                return script.StallEngine(dice.choice((0.5, 3.0, 8.0, 35.0)))
+            case "shut":
+                return script.Shut(front)
+            case "lose":
+                return script.Lose(front, dice.choice(_WAYS), dice.choice((1, 1, 3)))
+            case "delay":
+                return script.Delay(front, dice.choice(_WAYS), dice.choice((0.2, 1.5, 6.0)))
+            case "break":
+                return script.BreakStep()
+            case "fault_row":
+                return script.FaultRow(self._name())
+            case _:
+                raise AssertionError(f"no action is called {what}")
+
+    def _ask(self) -> script.Ask:
+        dice = self._dice
+        n = dice.choice((1, 1, 1, 1, 3))
+        return script.Ask(
+            self._front(),
+            self._new_name(),
+            self._prompt(dice.randint(1, 40)),
+            new=dice.randint(0, 25),
+            seed=dice.randint(0, 3),
+            n=n,
+            stop_id=dice.choice((None, None, 7)),
+            timeout_s=dice.choice((None, None, None, 0.3, 2.0)),
+            tokenise_s=dice.choice((0.0, 0.005, 0.3)),
+            is_bad=dice.random() < 0.03,
+        )
+
+    def _turn(self) -> script.Ask:
+        dice = self._dice
+        session = self._session()
+        of_session = [name for name, where in self._turns if where == session]
+        parent = None
+        if of_session and dice.random() < 0.75:
+            parent = dice.choice(of_session[-4:])
+        elif dice.random() < 0.05:
+            parent = "nobody"
+        name = self._new_name()
+        self._turns.append((name, session))
+        prompt = self._prompt(dice.randint(1, 8))
+        if dice.random() < 0.2:
+            prompt = (EOS_ID, *prompt)
+        return script.Ask(
+            self._front(),
+            name,
+            prompt,
+            new=dice.randint(0, 12),
+            seed=dice.randint(0, 3),
+            timeout_s=dice.choice((None, None, None, None, 1.0)),
+            tokenise_s=dice.choice((0.0, 0.005, 0.3)),
+            turn=script.Turn(
+                session,
+                parent,
+                offset=dice.choice((0, 0, 0, 0, 2, -2, 500)),
+                drops_output=dice.random() < 0.1,
+                replaces=dice.random() < 0.1,
+            ),
+        )
+
+    def _open(self) -> script.Open:
+        dice = self._dice
+        timeout_s = dice.choice((None, None, 60.0, 1.0))
+        return script.Open(self._front(), self._session(), timeout_s, dice.choice((0, 0, 0, 40)))
+
+    def _wait(self) -> script.Wait:
+        return script.Wait(self._dice.choice((0.002, 0.02, 0.1, 0.4, 0.4, 1.5, 1.5, 6.0)))
+
+    def _prompt(self, length: int) -> tuple[int, ...]:
+        return tuple(self._dice.randrange(VOCAB_SIZE - 1) for _ in range(length))
+
+    def _front(self) -> int:
+        return self._dice.randrange(self._layout.num_fronts)
+
+    def _session(self) -> str:
+        return f"s{self._dice.randrange(_NUM_SESSIONS)}"
+
+    def _new_name(self) -> str:
+        """Once in a while one that was used before; and one that begins like others."""
+        if self._names and self._dice.random() < 0.06:
+            return self._dice.choice(self._names)
+        name = f"r{len(self._names)}"
+        self._names.append(name)
+        return name
+
+    def _name(self) -> str:
+        """Of a request that was there, of one that comes, of an answer, or of nobody."""
+        roll = self._dice.random()
+        if not self._names or roll < 0.1:
+            return f"r{len(self._names) + self._dice.randint(0, 3)}"
+        if roll < 0.15:
+            return "r"
+        name = self._names[-1 - self._dice.randrange(min(6, len(self._names)))]
+        return f"{name}_{self._dice.randint(0, 2)}" if roll < 0.25 else name
+
+
+def roll(seed: int) -> script.Script:
+    return _Roller(seed).write(seed)
