@@ -5,7 +5,16 @@ Gives heads and pieces of answers, exactly one ending each, and refusals before 
 """
 
 from roost.frontend.answers import Answers
-from roost.frontend.ask import Ask, ChatPrompt, Prompt, TextPrompt, TokenPrompt, Wish
+from roost.frontend.ask import (
+    Ask,
+    ChatPrompt,
+    Prompt,
+    SessionWish,
+    TextPrompt,
+    TokenPrompt,
+    Wish,
+)
+from roost.frontend.core import FrontCore
 from roost.frontend.frontend import Frontend
 from roost.frontend.intake import TextTools
 from roost.frontend.piece import AnswerHead, Piece
@@ -17,10 +26,12 @@ __all__ = [
     "Answers",
     "Ask",
     "ChatPrompt",
+    "FrontCore",
     "Frontend",
     "FrontendSettings",
     "Piece",
     "Prompt",
+    "SessionWish",
     "TextPrompt",
     "TextTools",
     "TokenPrompt",

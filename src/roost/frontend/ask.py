@@ -52,6 +52,23 @@ class Wish:
 
 
 @dataclass(frozen=True, slots=True)
+class SessionWish:
+    """The session that an ask is a turn of; with several answers, each is a turn of its own.
+
+    parent: the rid of the turn that it goes on from; None: a new root. offset: how many tokens of
+    that turn are kept, counted from its beginning (> 0) or its end (< 0); 0: all. replaces: when
+    this turn has ended well, what else followed from the parent is dropped. drops_output: the
+    parent's answer is left out.
+    """
+
+    session_id: str
+    parent: str | None = None
+    offset: int = 0
+    replaces: bool = False
+    drops_output: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Ask:
     """One call of a client: one wish, or a list of them that is served all or none.
 
@@ -70,6 +87,8 @@ class Ask:
         cut to what fits. A prompt that alone does not fit is refused either way.
     trace:
         W3C traceparent of the caller, or empty.
+    session:
+        What it goes on from; the prompts are then only what is new.
     """
 
     wishes: tuple[Wish, ...]
@@ -78,6 +97,7 @@ class Ask:
     timeout_s: float | None = None
     overflow: Literal["refuse", "clamp"] = "refuse"
     trace: str = ""
+    session: SessionWish | None = None
 
     @classmethod
     def one(

@@ -85,6 +85,11 @@ class FrontCore:
         self._last_serial += 1
         return self._last_serial
 
+    def has_room(self, num_requests: int) -> bool:
+        """Whether so many more may come in: more than the engine holds need not wait here."""
+        facts = self.engine.facts
+        return facts is None or self.ledger.num_traffic + num_requests <= facts.max_requests
+
     def hear(self, message: ToWorker) -> bool:
         """Take one message of the engine. True: a token was in it. No message makes it raise."""
         match message:

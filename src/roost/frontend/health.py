@@ -14,8 +14,6 @@ _log = logging.getLogger(__name__)
 class Health:
     """What probes ask. Checks of generating at the same time share one request, and anybody's
     token will do.
-
-    is_taking: cleared when no new request may come in.
     """
 
     def __init__(
@@ -25,17 +23,19 @@ class Health:
         pump: Callable[[], None],
         generate: Callable[[float], Awaitable[None]],
         *,
+        is_taking: Callable[[], bool],
         timeout_s: float,
     ) -> None:
         """pump: takes in what has arrived, so that news that lies unread counts. generate: asks for
-        one token, with a time limit, and returns when it has come, or raises.
+        one token, with a time limit, and returns when it has come, or raises. is_taking: whether
+        new requests may come in.
         """
         self._engine = engine
         self._clock = clock
         self._pump = pump
         self._generate = generate
         self._timeout_s = timeout_s
-        self.is_taking = True
+        self._is_taking = is_taking
         self._running: asyncio.Task[None] | None = None
         self._token: asyncio.Future[None] | None = None
 
@@ -46,7 +46,7 @@ class Health:
 
     def is_ready(self) -> bool:
         """Alive, and taking requests."""
-        return self.is_taking and self.is_alive()
+        return self._is_taking() and self.is_alive()
 
     def token_came(self) -> None:
         """The engine has generated something, for whomever."""

@@ -1,5 +1,6 @@
 """The intake: prompts become checked token ids. Behind it nobody validates again."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -15,9 +16,10 @@ from roost.core.params import (
     check_sampling,
     with_answer_index,
 )
-from roost.core.request import LogprobsWanted
+from roost.core.request import LogprobsWanted, RequestId, SessionTurn
 from roost.frontend.ask import Ask, ChatPrompt, Prompt, TextPrompt, TokenPrompt, Wish
 from roost.frontend.naming import AnswerName
+from roost.frontend.rendering import rendered, rendered_behind
 from roost.text import ChatTemplate, TextStream, Tokenizer
 from roost.wire.messages import ModelFacts
 
@@ -41,7 +43,10 @@ class TextTools:
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """One answer's request, checked: all but its envelope. text: its stream, not begun."""
+    """One answer's request, checked: all but its envelope. text: its stream, not begun.
+
+    prompt_ids, prompt_text: of a session's turn, what is new.
+    """
 
     name: AnswerName
     prompt_ids: tuple[int, ...]
@@ -49,6 +54,7 @@ class Prepared:
     sampling: Sampling
     logprobs: LogprobsWanted
     text: TextStream
+    turn: SessionTurn | None
 
 
 class Intake:
@@ -68,31 +74,45 @@ class Intake:
     def prepare(self, ask: Ask, names: tuple[AnswerName, ...]) -> list[Prepared]:
         """Every answer's request, in order. May take long; to be called off the event loop.
 
-        Raises RequestError (PromptTooLong, TooManyTokens …) if any of them cannot be served.
+        Raises RequestError (PromptTooLong, TooManyTokens …) if any of them cannot be served. Of a
+        turn of a session, that is what its new tokens show; the engine knows the others.
         """
         prepared: list[Prepared] = []
         answers = iter(names)
+        is_turn = ask.session is not None
+        is_behind = ask.session is not None and ask.session.parent is not None
         for wish in ask.wishes:
-            ids, text = self.tokens_of(wish.prompt)
-            sampling = self._sampling(wish, ids, is_clamped=ask.overflow == "clamp")
-            self._check_logprobs(wish.logprobs, len(ids))
+            ids, text = self.tokens_of(wish.prompt, is_behind=is_behind)
+            is_clamped = ask.overflow == "clamp" or wish.sampling.max_new_tokens is None
+            sampling = self._sampling(wish, ids, is_clamped=is_clamped)
+            self._check_logprobs(wish.logprobs, None if is_turn else len(ids))
+            turn = _turn(ask, is_clamped=is_clamped)
             for sample_index in range(wish.sampling.n):
                 own = with_answer_index(sampling, sample_index)
-                stream = self._stream(own)
-                prepared.append(Prepared(next(answers), ids, text, own, wish.logprobs, stream))
+                name, stream = next(answers), self._stream(own)
+                prepared.append(Prepared(name, ids, text, own, wish.logprobs, stream, turn))
         return prepared
 
-    def tokens_of(self, prompt: Prompt) -> tuple[tuple[int, ...], str | None]:
-        """The prompt's ids, and its text if it has one; a chat's is what the template gave."""
+    def tokens_of(
+        self, prompt: Prompt, *, is_behind: bool = False
+    ) -> tuple[tuple[int, ...], str | None]:
+        """The prompt's ids, and its text if it has one; a chat's is what the template gave.
+
+        is_behind: it goes on from an answer of the model. (A text's BOS is the engine's to drop.)
+        """
         tokenizer = self._tools.tokenizer
+        template, now_s = self._tools.template, self._clock.unix_s()
         text: str | None = None
         match prompt:
             case TextPrompt():
                 text = prompt.text
                 # A BOS alone is no prompt.
                 ids = tuple(tokenizer.encode(text, add_special=prompt.add_special)) if text else ()
+            case ChatPrompt() if is_behind:
+                text = rendered_behind(template, prompt, now_s)
+                ids = tuple(tokenizer.encode(text, add_special=False))
             case ChatPrompt():
-                text = self.render(prompt)
+                text = rendered(template, prompt, now_s)
                 ids = tuple(tokenizer.encode(text))
             case TokenPrompt():
                 ids = prompt.ids
@@ -100,22 +120,6 @@ class Intake:
         if not ids:
             raise RequestError("The prompt is empty.", param=_FIELDS[type(prompt)])
         return ids, text
-
-    def render(self, chat: ChatPrompt) -> str:
-        """The text that the model's template makes of the messages."""
-        if self._tools.template is None:
-            raise RequestError(
-                "The model has no chat template; the setting chat_template can give it one.",
-                param="messages",
-            )
-        return self._tools.template.render(
-            chat.messages,
-            now_s=self._clock.unix_s(),
-            tools=chat.tools,
-            add_generation_prompt=chat.add_generation_prompt,
-            continue_final_message=chat.continue_final_message,
-            variables=chat.template_kwargs,
-        )
 
     def _sampling(self, wish: Wish, ids: tuple[int, ...], *, is_clamped: bool) -> Sampling:
         num_prompt_tokens = len(ids)
@@ -132,7 +136,7 @@ class Intake:
                 limit_tokens=limit,
             )
         room = limit - num_prompt_tokens
-        if is_clamped or params.max_new_tokens is None:
+        if is_clamped:
             if room == 0 and params.max_new_tokens != 0:
                 raise PromptTooLong(num_prompt_tokens=num_prompt_tokens, max_context_tokens=limit)
             params = _clamped(params, room)
@@ -165,16 +169,18 @@ class Intake:
                 param=param,
             )
 
-    def _check_logprobs(self, wanted: LogprobsWanted, num_prompt_tokens: int) -> None:
+    def _check_logprobs(self, wanted: LogprobsWanted, num_prompt_tokens: int | None) -> None:
+        """num_prompt_tokens: None where only the engine knows it."""
         if not 0 <= wanted.top <= MAX_TOP_LOGPROBS:
             raise RequestError(
                 f"top_logprobs must be in [0, {MAX_TOP_LOGPROBS}], got {wanted.top}.",
                 param="top_logprobs",
             )
-        if not -1 <= wanted.prompt_from < num_prompt_tokens:
+        end = math.inf if num_prompt_tokens is None else num_prompt_tokens
+        if not -1 <= wanted.prompt_from < end:
+            allowed = "at least -1" if num_prompt_tokens is None else f"in [-1, {end})"
             raise RequestError(
-                f"logprob_start_len must be in [-1, {num_prompt_tokens}), got "
-                f"{wanted.prompt_from}.",
+                f"logprob_start_len must be {allowed}, got {wanted.prompt_from}.",
                 param="logprob_start_len",
             )
         if len(wanted.token_ids) > _MAX_PICKED_IDS:
@@ -183,6 +189,20 @@ class Intake:
                 param="token_ids_logprob",
             )
         self._check_ids("token_ids_logprob", wanted.token_ids, "token_ids_logprob")
+
+
+def _turn(ask: Ask, *, is_clamped: bool) -> SessionTurn | None:
+    session = ask.session
+    if session is None:
+        return None
+    return SessionTurn(
+        session_id=session.session_id,
+        parent=None if session.parent is None else RequestId(session.parent),
+        offset=session.offset,
+        drops_output=session.drops_output,
+        replaces=session.replaces,
+        is_clamped=is_clamped,
+    )
 
 
 def _clamped(params: SamplingParams, room: int) -> SamplingParams:

@@ -10,6 +10,7 @@ from roost.core.request import RequestId
 class AnswerHead:
     """What is known of one answer when its request has been accepted.
 
+    prompt_ids: of a session's turn, what is new; the whole comes with its first piece.
     prompt_text: what was tokenised (a chat: as rendered); None for a prompt given as ids.
     seed: given or drawn; the same seed gives this answer again.
     arrival_s: monotonic seconds.
@@ -37,6 +38,7 @@ class Piece:
         empty. token_ids: every generated token, those of a matched stop too.
     logprobs: as long as `token_ids`, or empty when not asked for.
     prompt_logprobs: once, in the first piece, when asked for.
+    prompt_ids: once, in the first piece of a session's turn that has run: the whole prompt.
     ended: in the last piece of an answer, and there only. The piece may carry text, too.
     num_tokens: generated so far, this piece included.
     first_token_s, last_token_s: monotonic seconds; None while there is no token.
@@ -47,6 +49,7 @@ class Piece:
     token_ids: tuple[int, ...] = ()
     logprobs: tuple[TokenLogprob, ...] = ()
     prompt_logprobs: tuple[TokenLogprob, ...] = ()
+    prompt_ids: tuple[int, ...] | None = None
     ended: Ended | None = None
     num_tokens: int = 0
     num_cached_tokens: int = 0

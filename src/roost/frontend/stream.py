@@ -20,6 +20,7 @@ class AnswerStream:
         self._token_ids: list[int] = []
         self._logprobs: list[TokenLogprob] = []
         self._prompt_logprobs: tuple[TokenLogprob, ...] = ()
+        self._prompt_ids: tuple[int, ...] | None = None
         self._num_tokens = 0
         self._num_cached_tokens = 0
         self._first_token_s: float | None = None
@@ -35,8 +36,9 @@ class AnswerStream:
         match event:
             case Accepted():
                 self.is_accepted = self.is_decided = True
-            case Started(num_cached_tokens=num):
+            case Started(num_cached_tokens=num, prompt_ids=ids):
                 self._num_cached_tokens = num
+                self._prompt_ids = ids or None
             case Delta():
                 self._token_ids += event.token_ids
                 self._logprobs += event.logprobs
@@ -65,13 +67,15 @@ class AnswerStream:
             token_ids=tuple(self._token_ids),
             logprobs=tuple(self._logprobs),
             prompt_logprobs=self._prompt_logprobs,
+            prompt_ids=self._prompt_ids,
             ended=self.ended,
             num_tokens=self._num_tokens,
             num_cached_tokens=self._num_cached_tokens,
             first_token_s=self._first_token_s,
             last_token_s=self._last_token_s,
         )
-        self._token_ids, self._logprobs, self._prompt_logprobs = [], [], ()
+        self._token_ids, self._logprobs = [], []
+        self._prompt_logprobs, self._prompt_ids = (), None
         self._is_new = False
         return piece
 
