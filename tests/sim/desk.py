@@ -1,16 +1,22 @@
 """The real scheduler over a fake runner, in virtual time, with every book checked at every move."""
 
 from collections.abc import Sequence
+from typing import Final, Literal
 
-from tests.sim.fake_runner import VOCAB_SIZE, FakeRunner, letters
+from tests.sim.fake_runner import EOS_ID, VOCAB_SIZE, FakeRunner, letters
+from tests.sim.requests import HERE
 
 from roost.cache import PagePool
+from roost.core.calls import OpenSession
 from roost.core.events import Accepted, Delta, Ended, Event, Started
 from roost.core.lifecycle import State, advance
 from roost.core.plan import BatchPlan
-from roost.core.request import GenerateRequest, RequestId
+from roost.core.request import Envelope, GenerateRequest, RequestId
 from roost.sched import Addressed, SchedLimits, Scheduler
 from roost.text import StopMatcher
+
+# "a" begins a prompt of the fake model, where tests of sessions care.
+BOS_ID: Final = 0
 
 
 class Desk:
@@ -27,6 +33,9 @@ class Desk:
         max_step_tokens: int = 32,
         growth_tokens: int = 128,
         queue_timeout_s: float = float("inf"),
+        max_sessions: int = 1024,
+        session_timeout_s: float = float("inf"),
+        session_busy: Literal["wait", "refuse"] = "wait",
     ) -> None:
         self.pool = PagePool(num_pages)
         self.limits = SchedLimits(
@@ -37,6 +46,11 @@ class Desk:
             max_step_tokens=max_step_tokens,
             growth_tokens=growth_tokens,
             queue_timeout_s=queue_timeout_s,
+            bos_id=BOS_ID,
+            eos_ids=frozenset({EOS_ID}),
+            max_sessions=max_sessions,
+            session_timeout_s=session_timeout_s,
+            session_busy=session_busy,
         )
         self.scheduler = Scheduler(self.pool, self.limits, letters, StopMatcher)
         self.runner = FakeRunner(num_pages)
@@ -44,16 +58,39 @@ class Desk:
         self.events: dict[str, list[Event]] = {}
         self._states: dict[int, State] = {}
         self._kept: list[GenerateRequest] = []
+        self._envelopes: dict[str, Envelope] = {}
 
     def submit(self, request: GenerateRequest) -> list[Addressed]:
         self._kept.append(request)  # so that the id of its envelope stays its own
         self._states[id(request.envelope)] = State.SENT
+        self._envelopes[request.envelope.rid] = request.envelope
         return self.hear(self.scheduler.submit(request, self.now_s))
 
-    def cancel(self, rid: str, *, is_disconnect: bool = False) -> list[Addressed]:
+    def cancel(
+        self, rid: str, *, is_disconnect: bool = False, message: str = ""
+    ) -> list[Addressed]:
+        """What the owner of the last request of this rid says; of none: of a serial not given."""
+        envelope = self._envelopes.get(rid)
+        origin, serial = (HERE, -1) if envelope is None else (envelope.origin, envelope.serial)
         return self.hear(
-            self.scheduler.cancel(RequestId(rid), self.now_s, is_disconnect=is_disconnect)
+            self.scheduler.cancel(
+                origin, serial, self.now_s, is_disconnect=is_disconnect, message=message
+            )
         )
+
+    def abort(self, name: str | None, message: str = "") -> list[Addressed]:
+        rid = None if name is None else RequestId(name)
+        return self.hear(self.scheduler.abort(rid, self.now_s, message))
+
+    def open(
+        self, session_id: str = "s", *, capacity_chars: int = 0, timeout_s: float | None = None
+    ) -> None:
+        call = OpenSession(session_id, capacity_chars, timeout_s)
+        self.scheduler.open_session(call, self.now_s)
+        self.scheduler.check()
+
+    def close(self, session_id: str = "s") -> list[Addressed]:
+        return self.hear(self.scheduler.close_session(session_id, self.now_s))
 
     def expire(self) -> list[Addressed]:
         return self.hear(self.scheduler.expire(self.now_s))

@@ -101,7 +101,7 @@ class EveryRequestEnds(RuleBasedStateMachine):
     def submit_a_rid_again(self, index: int) -> None:
         """While it is alive; an ended one may be used again, which would blur the count here."""
         rid = f"r{index}"
-        if rid in self.desk.scheduler._live:
+        if rid in self.desk.scheduler._roster._live:
             (said,) = self.desk.scheduler.submit(request(rid), self.desk.now_s)
             assert isinstance(said.event, Ended)
             assert said.event.code == "duplicate_request"

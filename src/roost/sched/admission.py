@@ -3,6 +3,9 @@
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Literal
+
+import msgspec
 
 from roost.cache import PagePool, pages_for
 from roost.core.errors import PromptTooLong, QueueFull, RequestError, TooManyTokens
@@ -21,6 +24,10 @@ class SchedLimits:
 
     growth_tokens: by how much an answer is expected to grow before others end and give pages back.
     Lower, and sequences are retracted soon after they were admitted; higher, and memory lies idle.
+
+    bos_id: what the tokenizer puts before a prompt, if anything. eos_ids: what ends an answer.
+    session_timeout_s: a session that is idle for so long is closed; inf: never. session_busy: what
+    a turn does that goes on from one which has not ended.
     """
 
     vocab_size: int
@@ -30,6 +37,11 @@ class SchedLimits:
     max_step_tokens: int = 512
     growth_tokens: int = 128
     queue_timeout_s: float = math.inf
+    bos_id: int | None = None
+    eos_ids: frozenset[int] = frozenset()
+    max_sessions: int = 1024
+    session_timeout_s: float = math.inf
+    session_busy: Literal["wait", "refuse"] = "wait"
 
     def __post_init__(self) -> None:
         assert self.max_running >= 1, "nothing may run"
@@ -38,33 +50,25 @@ class SchedLimits:
         )
 
 
-def check_request(request: GenerateRequest, limits: SchedLimits, pool: PagePool) -> None:
-    """Raise RequestError for what can never run, now and not when its turn comes.
+def limit_tokens(limits: SchedLimits, pool: PagePool) -> int:
+    """Most tokens of a prompt and its answer together: of the context, and of the whole pool."""
+    return min(limits.max_context_tokens, pool.num_pages * PAGE_TOKENS)
+
+
+def check_fields(request: GenerateRequest, limits: SchedLimits) -> None:
+    """Raise RequestError for what can never run, whatever its prompt goes on from.
 
     Whoever sent it has checked it against the same facts; here it guards the engine: a value that a
     program cannot take would break the step of everybody.
     """
-    prompt_ids = request.prompt_ids
-    if not prompt_ids:
+    if not request.prompt_ids:
         raise RequestError("The prompt is empty.", param="input_ids")
-    if len(prompt_ids) > limits.max_context_tokens:
-        raise PromptTooLong(
-            num_prompt_tokens=len(prompt_ids), max_context_tokens=limits.max_context_tokens
-        )
-    limit_tokens = min(limits.max_context_tokens, pool.num_pages * PAGE_TOKENS)
-    max_new_tokens = request.sampling.max_new_tokens
-    if len(prompt_ids) + max_new_tokens > limit_tokens:
-        raise TooManyTokens(
-            num_prompt_tokens=len(prompt_ids),
-            max_new_tokens=max_new_tokens,
-            limit_tokens=limit_tokens,
-        )
     if not 0 <= request.logprobs.top <= MAX_TOP_LOGPROBS:
         raise RequestError(
             f"top_logprobs_num must be in [0, {MAX_TOP_LOGPROBS}], got {request.logprobs.top}.",
             param="top_logprobs_num",
         )
-    _check_ids("input_ids", prompt_ids, limits.vocab_size)
+    _check_ids("input_ids", request.prompt_ids, limits.vocab_size)
     _check_ids("token_ids_logprob", request.logprobs.token_ids, limits.vocab_size)
     _check_ids("stop_token_ids", request.sampling.stop_ids, limits.vocab_size)
     _check_ids(
@@ -72,6 +76,51 @@ def check_request(request: GenerateRequest, limits: SchedLimits, pool: PagePool)
         tuple(token_id for token_id, _ in request.sampling.logit_bias),
         limits.vocab_size,
     )
+
+
+def check_length(request: GenerateRequest, limits: SchedLimits, pool: PagePool) -> None:
+    """Raise RequestError for a prompt, or an answer behind it, that never fits."""
+    num_prompt_tokens = len(request.prompt_ids)
+    if num_prompt_tokens > limits.max_context_tokens:
+        raise PromptTooLong(
+            num_prompt_tokens=num_prompt_tokens, max_context_tokens=limits.max_context_tokens
+        )
+    limit = limit_tokens(limits, pool)
+    max_new_tokens = request.sampling.max_new_tokens
+    if num_prompt_tokens + max_new_tokens > limit:
+        raise TooManyTokens(
+            num_prompt_tokens=num_prompt_tokens, max_new_tokens=max_new_tokens, limit_tokens=limit
+        )
+
+
+def whole_turn(
+    request: GenerateRequest, prompt_ids: tuple[int, ...], limits: SchedLimits, pool: PagePool
+) -> GenerateRequest:
+    """The request of a session's turn once its whole prompt is known, cut to what fits if it asked
+    for that. Raises RequestError for what does not fit.
+    """
+    assert request.turn is not None, "no turn of a session"
+    sampling = request.sampling
+    if request.turn.is_clamped:
+        limit = limit_tokens(limits, pool)
+        room = limit - len(prompt_ids)
+        if room < min(sampling.max_new_tokens, 1):
+            raise PromptTooLong(num_prompt_tokens=len(prompt_ids), max_context_tokens=limit)
+        max_new_tokens = min(sampling.max_new_tokens, room)
+        sampling = msgspec.structs.replace(
+            sampling,
+            max_new_tokens=max_new_tokens,
+            min_new_tokens=min(sampling.min_new_tokens, max_new_tokens),
+        )
+    whole = msgspec.structs.replace(request, prompt_ids=prompt_ids, sampling=sampling)
+    check_length(whole, limits, pool)
+    prompt_from = request.logprobs.prompt_from
+    if not -1 <= prompt_from < len(prompt_ids):
+        raise RequestError(
+            f"logprob_start_len must be in [-1, {len(prompt_ids)}), got {prompt_from}.",
+            param="logprob_start_len",
+        )
+    return whole
 
 
 def check_queue(request: GenerateRequest, *, is_full: bool) -> None:

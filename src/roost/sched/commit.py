@@ -31,11 +31,12 @@ def record(
 def _without_tokens(seq: Sequence) -> Delta | None:
     if not seq.prompt_logprobs:
         return None
-    return Delta((), prompt_logprobs=_take_prompt_logprobs(seq))
+    return Delta(0, (), prompt_logprobs=_take_prompt_logprobs(seq))
 
 
 def _delta(seq: Sequence, token_id: int, logprob: TokenLogprob | None) -> Delta:
     return Delta(
+        seq.num_generated - 1,
         (token_id,),
         () if logprob is None else (logprob,),
         _take_prompt_logprobs(seq) if seq.prompt_logprobs else (),

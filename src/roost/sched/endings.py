@@ -5,8 +5,9 @@ from typing import NamedTuple
 from roost.core.errors import RequestError
 from roost.core.events import Ended, Event, Usage
 from roost.core.outcome import Outcome
-from roost.core.request import Envelope, GenerateRequest
+from roost.core.request import Envelope, GenerateRequest, RequestId
 from roost.sched.sequence import Sequence
+from roost.sessions import close_requested, unknown_turn
 
 
 class Addressed(NamedTuple):
@@ -25,7 +26,7 @@ _BY_CODE = {
 
 
 def refused(request: GenerateRequest, error: RequestError, now_s: float) -> Addressed:
-    """The ending of a request that never waited."""
+    """The ending of a request that has not run, and may not."""
     envelope = request.envelope
     usage = Usage(
         num_prompt_tokens=len(request.prompt_ids),
@@ -41,9 +42,24 @@ def refused(request: GenerateRequest, error: RequestError, now_s: float) -> Addr
     return Addressed(envelope, ended)
 
 
-def cut_short(seq: Sequence, outcome: Outcome, now_s: float) -> Addressed:
+def orphaned(seq: Sequence, now_s: float) -> Addressed:
+    """What the turn goes on from has not come about."""
+    return refused(seq.request, unknown_turn(), now_s)
+
+
+def closed_on(seq: Sequence, session_id: str, now_s: float) -> Addressed:
+    """Its session is being closed, and it has not run."""
+    return refused(seq.request, close_requested(session_id), now_s)
+
+
+def replaced(seq: Sequence, by: RequestId, now_s: float) -> Addressed:
+    """Another turn of its session, which was to replace it, has ended well."""
+    return cut_short(seq, Outcome.CLIENT_CANCELLED, now_s, f"Replaced by turn {by}")
+
+
+def cut_short(seq: Sequence, outcome: Outcome, now_s: float, words: str = "") -> Addressed:
     """An ending that has nothing to do with the request's tokens: the client's, the operator's, or
-    the engine's own.
+    the engine's own. words: what its client reads; "": the usual.
     """
     match outcome:
         case Outcome.CLIENT_CANCELLED:
@@ -58,7 +74,7 @@ def cut_short(seq: Sequence, outcome: Outcome, now_s: float) -> Addressed:
             message, code = "The engine stopped on an internal error", "engine_fault"
         case _:
             raise AssertionError(f"{outcome} is decided by a request's tokens")
-    return _ended(seq, outcome, now_s, message=message, code=code)
+    return _ended(seq, outcome, now_s, message=words or message, code=code)
 
 
 def overdue(seq: Sequence, now_s: float) -> Addressed:

@@ -3,36 +3,49 @@
 from collections import deque
 from collections.abc import Iterator
 
+from roost.core.request import RequestId
 from roost.sched.sequence import Sequence
 
 
 class WaitingQueue:
-    """Sequences without pages, in the order in which they will run.
+    """Sequences without pages, in the order in which they will run; and beside them those held,
+    whose prompt is not known before another turn of their session has ended.
 
-    `push` refuses above `max_queued`. What already ran once, and a health check, goes to the front
-    and is never refused.
+    Both count against `max_queued`. What already ran once, and a health check, goes to the front,
+    even of a full queue.
     """
 
     def __init__(self, max_queued: int) -> None:
         self.max_queued = max_queued
         self._sequences: deque[Sequence] = deque()
+        self._held: dict[RequestId, Sequence] = {}
 
     def __len__(self) -> int:
-        return len(self._sequences)
+        """How many wait, held or not."""
+        return len(self._sequences) + len(self._held)
 
     def __iter__(self) -> Iterator[Sequence]:
-        return iter(self._sequences)
+        return iter((*self._sequences, *self._held.values()))
 
     @property
     def is_full(self) -> bool:
-        return len(self._sequences) >= self.max_queued
+        return len(self) >= self.max_queued
 
     def push(self, seq: Sequence) -> None:
-        assert not self.is_full, "pushed past the limit"
-        self._sequences.append(seq)
+        """In order of arrival, behind what was put to the front. It may have been held."""
+        self._held.pop(seq.envelope.rid, None)
+        at = len(self._sequences)
+        while (
+            at and not (before := self._sequences[at - 1]).is_first and (before.number > seq.number)
+        ):
+            at -= 1
+        self._sequences.insert(at, seq)
 
     def push_front(self, seq: Sequence) -> None:
         self._sequences.appendleft(seq)
+
+    def hold(self, seq: Sequence) -> None:
+        self._held[seq.envelope.rid] = seq
 
     def head(self) -> Sequence | None:
         return self._sequences[0] if self._sequences else None
@@ -41,4 +54,5 @@ class WaitingQueue:
         return self._sequences.popleft()
 
     def remove(self, seq: Sequence) -> None:
-        self._sequences.remove(seq)
+        if self._held.pop(seq.envelope.rid, None) is None:
+            self._sequences.remove(seq)

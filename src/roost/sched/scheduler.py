@@ -1,33 +1,39 @@
 """The state of what runs, and the verbs on it."""
 
 from array import array
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from roost.cache import PagePool, pages_for
-from roost.core.errors import DuplicateRequest, RequestError
-from roost.core.events import Accepted, Started, TokenLogprob
+from roost.core.calls import OpenSession
+from roost.core.errors import RequestError
+from roost.core.events import Accepted, Ended, Started
 from roost.core.outcome import Outcome
 from roost.core.plan import BatchPlan, StepResult
 from roost.core.request import GenerateRequest, Origin, RequestId
 from roost.sched import endings
 from roost.sched.admission import (
     SchedLimits,
+    check_fields,
+    check_length,
     check_queue,
-    check_request,
     expected_pages,
     spare_pages,
+    whole_turn,
 )
 from roost.sched.commit import record
-from roost.sched.deadlines import Deadlines
 from roost.sched.endings import Addressed
 from roost.sched.planner import plan_slices
-from roost.sched.queue import WaitingQueue
+from roost.sched.roster import Roster
 from roost.sched.sequence import NewStopMatcher, Sequence, TokenBytes
+from roost.sessions import Rules, SessionStore, SessionView, Turn, is_kept
 
 
 @dataclass(frozen=True, slots=True)
 class SchedLoad:
-    """How busy the scheduler is. num_used_pages: those on lease, of num_pages."""
+    """How busy the scheduler is. num_waiting: in the queue or held for another turn.
+    num_used_pages: those on lease, of num_pages.
+    """
 
     num_running: int
     num_waiting: int
@@ -46,11 +52,10 @@ class _InFlight:
 
 
 class Scheduler:
-    """Holds every live request, waiting or running, from `submit` to its one ending.
+    """Holds every live request, held, waiting or running, from `submit` to its one ending.
 
-    `running` is in order of admission and the queue in order of arrival, so that together they are
-    first come, first served; a retracted sequence goes back to where it came from. Between `plan`
-    and the `commit` or `fail` of that plan, requests may come and go; no second plan is made.
+    Between `plan` and the `commit` or `fail` of that plan, requests may come and go; no second plan
+    is made.
     """
 
     def __init__(
@@ -64,11 +69,14 @@ class Scheduler:
         self._limits = limits
         self._token_bytes = token_bytes
         self._new_matcher = new_matcher
-        self._live: dict[RequestId, Sequence] = {}
-        self._queue = WaitingQueue(limits.max_queued)
-        self._running: list[Sequence] = []
-        self._deadlines = Deadlines()
+        self._roster = Roster(limits.max_queued)
+        self._sessions = SessionStore(
+            Rules(limits.bos_id, limits.eos_ids, self._num_chars, limits.session_busy),
+            max_sessions=limits.max_sessions,
+            timeout_s=limits.session_timeout_s,
+        )
         self._in_flight: _InFlight | None = None
+        self._num_submitted = 0
         self._num_plans = 0
         self._generated_tokens_total = 0
 
@@ -76,44 +84,45 @@ class Scheduler:
 
     def submit(self, request: GenerateRequest, now_s: float) -> list[Addressed]:
         """Take a request in, or refuse it at once. Never disturbs one that is alive."""
-        envelope = request.envelope
         try:
-            if envelope.rid in self._live:
-                raise DuplicateRequest(envelope.rid)
-            check_request(request, self._limits, self._pool)
-            check_queue(request, is_full=self._queue.is_full)
             seq = self._sequence(request)
+            self._begin(seq, now_s)
         except RequestError as error:
             return [endings.refused(request, error, now_s)]
-        self._live[envelope.rid] = seq
-        if envelope.is_health_check:
-            self._queue.push_front(seq)
-        else:
-            self._queue.push(seq)
-        self._deadlines.watch(seq)
-        return [Addressed(envelope, Accepted())]
+        self._roster.enter(seq)
+        return [Addressed(request.envelope, Accepted())]
 
     def cancel(
-        self, rid: RequestId, now_s: float, *, is_disconnect: bool, owner: Origin | None = None
+        self, origin: Origin, serial: int, now_s: float, *, is_disconnect: bool, message: str = ""
     ) -> list[Addressed]:
-        """End a request by exactly this id, whatever it is doing, or every one of the call that
-        is named so. An unknown one is no harm, and neither is one that another than `owner` asked
-        for.
+        """The owner takes back exactly this request, whatever it is doing. One that is not alive is
+        no harm. message: what its client reads; "": the usual words.
         """
+        seq = self._roster.numbered(origin, serial)
+        if seq is None:
+            return []
         outcome = Outcome.CLIENT_DISCONNECTED if is_disconnect else Outcome.CLIENT_CANCELLED
-        said: list[Addressed] = []
-        for seq in self._named(rid):
-            if owner is None or seq.envelope.origin == owner:
-                said.append(endings.cut_short(seq, outcome, now_s))
-                self._release(seq)
-        return said
+        return self._end(seq, endings.cut_short(seq, outcome, now_s, message), now_s)
 
-    def _named(self, name: str) -> list[Sequence]:
-        seq = self._live.get(RequestId(name))
-        if seq is not None:
-            return [seq]
-        # No group is the empty name, and that names nothing.
-        return [seq for seq in self._live.values() if name and seq.envelope.group == name]
+    def abort(self, name: RequestId | None, now_s: float, message: str = "") -> list[Addressed]:
+        """End the request of exactly this rid, or else every one of the call of exactly this name,
+        whoever asked for it; None: everything. An unknown name is no harm.
+        """
+        found = self._roster.all_of(None) if name is None else self._roster.named(name)
+        return self._end_each(
+            found,
+            lambda seq: endings.cut_short(seq, Outcome.CLIENT_CANCELLED, now_s, message),
+            now_s,
+        )
+
+    def retract_all(self, now_s: float) -> list[Addressed]:  # noqa: ARG002  a verb like the others
+        """What runs goes back to the queue, in its order, and gives its pages back. Not while a
+        plan is in flight. There is nothing to say: a client cannot see it.
+        """
+        assert self._in_flight is None, "retracted under a plan"
+        for seq in reversed(self._roster.running[:]):
+            self._roster.retract(seq)
+        return []
 
     def end_all(
         self, outcome: Outcome, now_s: float, *, origin: Origin | None = None
@@ -123,19 +132,14 @@ class Scheduler:
         outcome: the clients' (cancelled, disconnected), the operator's (shutting down), or the
         engine's own fault. Also with a plan in flight, whose result is then passed over.
         """
-        said: list[Addressed] = []
-        for seq in list(self._live.values()):
-            if origin is None or seq.envelope.origin == origin:
-                said.append(endings.cut_short(seq, outcome, now_s))
-                self._release(seq)
-        return said
+        found = self._roster.all_of(origin)
+        return self._end_each(found, lambda seq: endings.cut_short(seq, outcome, now_s), now_s)
 
     def expire(self, now_s: float) -> list[Addressed]:
-        """End what is past its time limit, in the queue or in all."""
-        said: list[Addressed] = []
-        for seq in self._deadlines.take_overdue(now_s):
-            said.append(endings.overdue(seq, now_s))
-            self._release(seq)
+        """End what is past its time limit, in the queue or in all, and forget idle sessions."""
+        late = self._roster.deadlines.take_overdue(now_s)
+        said = self._end_each(late, lambda seq: endings.overdue(seq, now_s), now_s)
+        self._sessions.expire(now_s)
         return said
 
     def plan(self, now_s: float) -> BatchPlan | None:
@@ -143,7 +147,9 @@ class Scheduler:
         assert self._in_flight is None, "planned again before the last plan was committed"
         self._grow()
         self._admit(now_s)
-        sequences, slices = plan_slices(self._running, max_tokens=self._limits.max_step_tokens)
+        sequences, slices = plan_slices(
+            self._roster.running, max_tokens=self._limits.max_step_tokens
+        )
         if not slices:
             return None
         self._num_plans += 1
@@ -163,36 +169,53 @@ class Scheduler:
             envelope = seq.request.envelope
             if not seq.is_started:
                 seq.is_started = True
-                said.append(Addressed(envelope, Started(num_cached_tokens=0)))
+                prompt_ids = () if seq.turn is None else seq.request.prompt_ids
+                said.append(Addressed(envelope, Started(0, prompt_ids)))
             delta, ended = record(seq, row, cut.stop, now_s, self._token_bytes)
             if delta is not None:
                 self._generated_tokens_total += len(delta.token_ids)
                 said.append(Addressed(envelope, delta))
             if ended is not None:
-                said.append(Addressed(envelope, ended))
-                self._release(seq)
+                said += self._end(seq, Addressed(envelope, ended), now_s)
         return said
 
     def fail(self, number: int, now_s: float, *, message: str) -> list[Addressed]:
         """The plan in flight could not be computed: its requests end, all others go on."""
-        said: list[Addressed] = []
-        for seq in self._take_flight(number).sequences:
-            if seq.is_ended:
-                continue
-            said.append(endings.faulted(seq, now_s, message=message))
-            self._release(seq)
-        return said
+        broken = [seq for seq in self._take_flight(number).sequences if not seq.is_ended]
+        return self._end_each(
+            broken, lambda seq: endings.faulted(seq, now_s, message=message), now_s
+        )
+
+    def open_session(self, call: OpenSession, now_s: float) -> None:
+        """Raises RequestError for an id that is in use or no name, and when there are too many."""
+        self._sessions.open(call, now_s)
+
+    def close_session(self, session_id: str, now_s: float) -> list[Addressed]:
+        """Its turns that run end as they will, those that wait end now, new ones are refused.
+
+        Raises RequestError when there is no such session. One that closes already: no harm.
+        """
+        dropped = self._sessions.close(session_id, now_s)
+        return [endings.closed_on(self._leave(turn), session_id, now_s) for turn in dropped]
 
     # ---- questions
 
+    def sessions(self, now_s: float) -> tuple[SessionView, ...]:
+        """Every session with its turns, the oldest first."""
+        return self._sessions.listing(now_s)
+
+    def held_serials(self, origin: Origin) -> set[int]:
+        """Of all live requests of `origin`."""
+        return {seq.envelope.serial for seq in self._roster.all_of(origin)}
+
     def next_deadline_s(self) -> float:
         """When `expire` may have something to do; inf: never."""
-        return self._deadlines.next_s()
+        return min(self._roster.deadlines.next_s(), self._sessions.next_expiry_s())
 
     def load(self) -> SchedLoad:
         return SchedLoad(
-            num_running=len(self._running),
-            num_waiting=len(self._queue),
+            num_running=len(self._roster.running),
+            num_waiting=len(self._roster.queue),
             num_used_pages=self._pool.num_leased,
             num_pages=self._pool.num_pages,
             num_steps=self._num_plans,
@@ -200,43 +223,100 @@ class Scheduler:
         )
 
     def check(self) -> None:
-        """Assert that the books balance. O(live requests + pages)."""
-        self._pool.check()
-        assert len(self._running) <= self._limits.max_running, "more run than may"
-        held: list[int] = []
-        for seq in self._running:
-            assert seq.lease is not None, f"{seq.envelope.rid} runs without pages"
-            assert seq.num_computed < len(seq.tokens), f"{seq.envelope.rid} has nothing to do"
-            assert pages_for(seq.num_computed) <= len(seq.lease.pages), "computed without a page"
-            held.extend(seq.lease.pages)
-        assert len(set(held)) == len(held), "two sequences hold one page"
-        assert len(held) == self._pool.num_leased, "a page is leased to nobody alive"
-        for seq in self._queue:
-            assert seq.lease is None, f"{seq.envelope.rid} waits with pages"
-            assert seq.num_computed == 0, f"{seq.envelope.rid} waits with tokens computed"
-        where = [*self._running, *self._queue]
-        assert len(where) == len(self._live), "a request is in two places, or in none"
-        for seq in where:
-            assert self._live.get(seq.envelope.rid) is seq, f"{seq.envelope.rid} is not on the list"
-            assert not seq.is_ended, f"{seq.envelope.rid} goes on after its end"
+        """Assert that the books balance. O(live requests + pages + turns)."""
+        roster = self._roster
+        assert len(roster.running) <= self._limits.max_running, "more run than may"
+        roster.check(self._pool)
+        self._sessions.check()
+        turns = {seq.envelope.rid: seq.turn for seq in roster.all_of(None) if seq.turn is not None}
+        assert turns == self._sessions.live_turns(), "a live turn is not that of a live request"
 
     # ---- parts of the verbs
 
     def _sequence(self, request: GenerateRequest) -> Sequence:
-        """Raises RequestError for a stop regex that does not compile."""
+        """Raises RequestError for what can never run, or may not now."""
+        envelope = request.envelope
+        self._roster.check_new(envelope)
+        check_fields(request, self._limits)
+        if request.turn is None:
+            check_length(request, self._limits, self._pool)
+        check_queue(request, is_full=self._roster.queue.is_full)
         sampling = request.sampling
         has_stops = bool(sampling.stops or sampling.stop_regexes)
-        matcher = self._new_matcher(sampling.stops, sampling.stop_regexes) if has_stops else None
-        timeout_s = self._limits.queue_timeout_s
-        seq = Sequence(
+        self._num_submitted += 1
+        return Sequence(
+            number=self._num_submitted,
             request=request,
             tokens=array("i", request.prompt_ids),
-            matcher=matcher,
-            queue_deadline_s=request.envelope.arrival_s + timeout_s,
+            matcher=self._new_matcher(sampling.stops, sampling.stop_regexes) if has_stops else None,
+            queue_deadline_s=envelope.arrival_s + self._limits.queue_timeout_s,
         )
-        if request.logprobs.prompt_from == 0:
-            seq.prompt_logprobs.append(TokenLogprob(request.prompt_ids[0], None))
+
+    def _begin(self, seq: Sequence, now_s: float) -> None:
+        """Find out what the whole prompt is, if that can be known. Raises RequestError."""
+        request = seq.request
+        if request.turn is None:
+            seq.know(request)
+            return
+        seq.turn = self._sessions.begin(request.envelope.rid, request.turn, request.prompt_ids)
+        if not seq.turn.knows_history:
+            return
+        try:
+            self._know_turn(seq, seq.turn)
+        except RequestError:
+            self._sessions.drop(seq.turn, now_s)
+            raise
+
+    def _know_turn(self, seq: Sequence, turn: Turn) -> None:
+        """Put the history before a turn's new ids. Raises RequestError for what does not fit."""
+        prompt_ids = self._sessions.prepare(turn)
+        seq.know(whole_turn(seq.request, prompt_ids, self._limits, self._pool))
+
+    def _end_each(
+        self, sequences: list[Sequence], ending: Callable[[Sequence], Addressed], now_s: float
+    ) -> list[Addressed]:
+        """End some, and say so in their order.
+
+        The newest first: so a turn that is held for another of them ends for the same reason, and
+        not because the other did.
+        """
+        newest_first = sorted(sequences, key=lambda seq: seq.number, reverse=True)
+        answers = {seq.number: self._end(seq, ending(seq), now_s) for seq in newest_first}
+        return [one for seq in sequences for one in answers[seq.number]]
+
+    def _end(self, seq: Sequence, said: Addressed, now_s: float) -> list[Addressed]:
+        """Take an ended sequence out of everything → its ending, and what follows for others."""
+        self._roster.leave(seq)
+        turn = seq.turn
+        if turn is None:
+            return [said]
+        assert isinstance(said.event, Ended), f"{said.event} is no ending"
+        answers = [said]
+        if not is_kept(said.event.outcome):
+            for other in self._sessions.drop(turn, now_s).dropped:
+                answers.append(endings.orphaned(self._leave(other), now_s))
+            return answers
+        settled = self._sessions.commit(turn, seq.output_ids, now_s)
+        for other in settled.dropped:
+            answers.append(endings.replaced(self._leave(other), turn.rid, now_s))
+        for other in settled.ready:
+            answers += self._let_wait(other, now_s)
+        return answers
+
+    def _leave(self, turn: Turn) -> Sequence:
+        seq = self._roster.find(turn.rid)
+        self._roster.leave(seq)
         return seq
+
+    def _let_wait(self, turn: Turn, now_s: float) -> list[Addressed]:
+        """A held turn goes on, or ends because it does not fit behind its history."""
+        seq = self._roster.find(turn.rid)
+        try:
+            self._know_turn(seq, turn)
+        except RequestError as error:
+            return self._end(seq, endings.refused(seq.request, error, now_s), now_s)
+        self._roster.queue.push(seq)
+        return []
 
     def _grow(self) -> None:
         """Give every running sequence pages for all its tokens, the oldest first.
@@ -244,37 +324,29 @@ class Scheduler:
         When the pool is short the newest goes back to the queue, until it suffices: the oldest is
         never retracted, and since it fits into the pool alone, it always gets on.
         """
+        running = self._roster.running
         i = 0
-        while i < len(self._running):
-            seq = self._running[i]
+        while i < len(running):
+            seq = running[i]
             assert seq.lease is not None, "running without pages"
             lacking = pages_for(len(seq.tokens)) - len(seq.lease.pages)
             if lacking <= 0 or seq.lease.extend(lacking):
                 i += 1
             else:
-                self._retract(self._running[-1])
-
-    def _retract(self, seq: Sequence) -> None:
-        """Back to the front of the queue without pages; prompt and answer are computed again."""
-        assert seq.lease is not None, "retracted while waiting"
-        seq.lease.free()
-        seq.lease = None
-        seq.num_computed = 0
-        seq.num_retractions += 1
-        self._running.remove(seq)
-        self._queue.push_front(seq)
+                self._roster.retract(running[-1])
 
     def _admit(self, now_s: float) -> None:
         """Let the head of the queue run while this step has tokens left for it, and its pages and
         everybody's expected growth fit.
         """
-        head = self._queue.head()
-        if head is None or len(self._running) >= self._limits.max_running:
+        queue, running = self._roster.queue, self._roster.running
+        head = queue.head()
+        if head is None or len(running) >= self._limits.max_running:
             return
-        left = self._limits.max_step_tokens - sum(seq.num_pending for seq in self._running)
+        left = self._limits.max_step_tokens - sum(seq.num_pending for seq in running)
         growth_tokens = self._limits.growth_tokens
-        spare = spare_pages(self._pool, self._running, growth_tokens)
-        while head is not None and left > 0 and len(self._running) < self._limits.max_running:
+        spare = spare_pages(self._pool, running, growth_tokens)
+        while head is not None and left > 0 and len(running) < self._limits.max_running:
             spare -= expected_pages(head, growth_tokens)
             if spare < 0:
                 return
@@ -282,9 +354,11 @@ class Scheduler:
             assert head.lease is not None, "spare pages that are not free"
             if not head.has_run:
                 head.queue_s = max(now_s - head.envelope.arrival_s, 0.0)
+                if head.turn is not None:
+                    head.turn.start()
             left -= head.num_pending
-            self._running.append(self._queue.pop())
-            head = self._queue.head()
+            running.append(queue.pop())
+            head = queue.head()
 
     def _take_flight(self, number: int) -> _InFlight:
         flight, self._in_flight = self._in_flight, None
@@ -292,16 +366,6 @@ class Scheduler:
         assert flight.plan.number == number, f"plan {flight.plan.number}, result {number}"
         return flight
 
-    def _release(self, seq: Sequence) -> None:
-        """Take an ended sequence out of everything. Its pages are free for the next plan, which
-        runs after the one in flight.
-        """
-        assert not seq.is_ended, f"{seq.envelope.rid} ends twice"
-        seq.is_ended = True
-        del self._live[seq.envelope.rid]
-        if seq.lease is None:
-            self._queue.remove(seq)
-            return
-        self._running.remove(seq)
-        seq.lease.free()
-        seq.lease = None
+    def _num_chars(self, token_id: int) -> int:
+        """Characters of a token's text: bytes of it that begin one in UTF-8."""
+        return sum(byte & 0xC0 != 0x80 for byte in self._token_bytes(token_id, False))

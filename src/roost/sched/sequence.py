@@ -9,6 +9,7 @@ from typing import Protocol
 from roost.cache import Lease
 from roost.core.events import TokenLogprob, Usage
 from roost.core.request import Envelope, GenerateRequest
+from roost.sessions import Turn
 
 
 class StopMatch(Protocol):
@@ -50,13 +51,18 @@ class Sequence:
                | in the KV | pending                   |
 
     Waiting: no lease and nothing computed, also after a retraction. Running: a lease that holds at
-    least what is computed.
+    least what is computed. Held: a turn of a session whose parent lives; `request` and `tokens` are
+    of the new ids alone until `know`.
+
+    number: counts up in order of arrival.
     """
 
+    number: int
     request: GenerateRequest
     tokens: "array[int]"
     matcher: StopMatcher | None
     queue_deadline_s: float
+    turn: Turn | None = None
     num_computed: int = 0
     lease: Lease | None = None
     is_started: bool = False
@@ -89,8 +95,24 @@ class Sequence:
         return len(self.request.prompt_ids) + self.request.sampling.max_new_tokens
 
     @property
+    def output_ids(self) -> "array[int]":
+        return self.tokens[self.num_prompt_tokens :]
+
+    @property
+    def is_first(self) -> bool:
+        """Among those that wait: it goes before others that came earlier."""
+        return self.has_run or self.envelope.is_health_check
+
+    @property
     def has_run(self) -> bool:
         return not math.isnan(self.queue_s)
+
+    def know(self, request: GenerateRequest) -> None:
+        """From now on the prompt is known: it is that of `request`."""
+        self.request = request
+        self.tokens = array("i", request.prompt_ids)
+        if request.logprobs.prompt_from == 0:
+            self.prompt_logprobs.append(TokenLogprob(request.prompt_ids[0], None))
 
     def is_overdue(self, now_s: float) -> bool:
         if self.envelope.deadline_s <= now_s:

@@ -5,7 +5,7 @@ prompts, and what the end of one turn means for others.
 """
 
 from roost.sessions.listing import SessionView, TurnView
-from roost.sessions.session import MAX_TURNS, Rules
+from roost.sessions.session import MAX_TURNS, Rules, close_requested, unknown_turn
 from roost.sessions.store import SessionStore
 from roost.sessions.tables import (
     SESSION_MOVES,
@@ -28,5 +28,7 @@ __all__ = [
     "Turn",
     "TurnState",
     "TurnView",
+    "close_requested",
     "is_kept",
+    "unknown_turn",
 ]

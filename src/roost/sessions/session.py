@@ -91,7 +91,7 @@ class Session:
         characters than the session takes; the turn is held as before, to be dropped.
         """
         parent = turn.parent
-        assert parent is None or parent.state is TurnState.DONE, "prepared before its parent"
+        assert turn.knows_history, f"turn {turn.rid} is prepared before its parent has ended"
         num_kept = _num_kept(turn)
         history = () if parent is None else tuple(parent.first_tokens(num_kept))
         new_ids = self._new_ids(turn, history)

@@ -120,10 +120,10 @@ class SessionStore:
         """Every session, the oldest first."""
         return tuple(view_of(session, now_s) for session in self._sessions.values())
 
-    def live_turns(self) -> set[RequestId]:
+    def live_turns(self) -> dict[RequestId, Turn]:
         """Of all sessions."""
         return {
-            turn.rid
+            turn.rid: turn
             for session in self._sessions.values()
             if session.num_live
             for turn in session.turns()

@@ -62,6 +62,11 @@ class Turn:
         return self.state is TurnState.HELD
 
     @property
+    def knows_history(self) -> bool:
+        """What it goes on from has ended well, or there is nothing that it goes on from."""
+        return self.parent is None or self.parent.state is TurnState.DONE
+
+    @property
     def num_prompt_tokens(self) -> int:
         """Of the whole prompt; while it is held, of the new ids."""
         return self.num_kept + self.num_new

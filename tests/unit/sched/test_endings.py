@@ -5,11 +5,11 @@ import math
 import pytest
 from tests.sim.desk import Desk
 from tests.sim.fake_runner import EOS_ID, VOCAB_SIZE, alone, logprob_of
-from tests.sim.requests import request, sampling
+from tests.sim.requests import HERE, request, sampling
 
 from roost.core.events import Accepted, Delta, Ended, Started, TokenLogprob, Usage
 from roost.core.outcome import Outcome
-from roost.core.request import LogprobsWanted, Origin, RequestId
+from roost.core.request import LogprobsWanted, Origin
 
 # What three tokens lead to, left alone: v e f s b r c w y g d e (tests/sim/fake_runner.py).
 ANSWER = alone((0, 1, 2), sampling(12))
@@ -22,7 +22,7 @@ def test_length() -> None:
     assert desk.events["a"] == [
         Accepted(),
         Started(num_cached_tokens=0),
-        *(Delta((token_id,)) for token_id in ANSWER[:4]),
+        *(Delta(i, (token_id,)) for i, token_id in enumerate(ANSWER[:4])),
         Ended(Outcome.LENGTH, Usage(num_prompt_tokens=3, num_completion_tokens=4)),
     ]
 
@@ -137,7 +137,7 @@ def test_prompt_logprobs_come_once_in_order_with_the_first_delta(
     deltas = [event for event in desk.events["a"] if isinstance(event, Delta)]
     expected = scored(prompt, prompt_from)
     if max_new_tokens == 0:
-        assert deltas == ([Delta((), prompt_logprobs=expected)] if expected else [])
+        assert deltas == ([Delta(0, (), prompt_logprobs=expected)] if expected else [])
         return
     assert [delta.prompt_logprobs for delta in deltas] == [expected, ()]
     answer = alone(prompt, sampling(2))
@@ -390,6 +390,7 @@ def test_a_result_for_another_plan_is_a_bug() -> None:
 def test_many_ended_requests_leave_no_deadlines_behind() -> None:
     desk = Desk()
     for i in range(2000):
-        desk.submit(request(f"r{i}", deadline_s=1e6))
-        desk.scheduler.cancel(RequestId(f"r{i}"), 0.0, is_disconnect=False)
-    assert len(desk.scheduler._deadlines) <= 257
+        asked = request(f"r{i}", deadline_s=1e6)
+        desk.scheduler.submit(asked, 0.0)
+        desk.scheduler.cancel(HERE, asked.envelope.serial, 0.0, is_disconnect=False)
+    assert len(desk.scheduler._roster.deadlines) <= 257
