@@ -6,7 +6,8 @@ from roost.text.vocab import TokenType, VocabSpec
 
 class TokenTable:
     """The bytes of each token id, and which ids are special. eos_ids: every id that ends an
-    answer (eos, end of turn, end of message). Threads may share it.
+    answer (eos, end of turn, end of message). added_bos_id: what this model's tokenizer puts before
+    a prompt; None: nothing. Threads may share it.
     """
 
     def __init__(self, spec: VocabSpec) -> None:
@@ -14,6 +15,7 @@ class TokenTable:
         self._bytes: list[bytes | None] = [None] * len(spec.pieces)
         self._special = special_ids(spec)
         self.eos_ids = spec.eos_ids
+        self.added_bos_id = spec.bos_id if spec.add_bos else None
 
     def token_bytes(self, token_id: int) -> bytes:
         """Exact bytes of one token, b"" for an id that the vocabulary lacks.

@@ -1,6 +1,7 @@
 """From settings to an engine that is ready to run."""
 
 import logging
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,12 +27,17 @@ _log = logging.getLogger(__name__)
 _LEAST_PREFILL_TOKENS = 16
 
 
+def _ignore(level: str) -> None:
+    """The level of the log is nobody's business here."""
+
+
 @dataclass(frozen=True, slots=True)
 class Surroundings:
     """What an engine is given of the world.
 
     cache_dir: where packed weights are kept; None: nowhere. on_progress: called while weights are
-    packed with (bytes done, bytes in all), from the thread that packs.
+    packed with (bytes done, bytes in all), from the thread that packs. set_log_level: sets the
+    level of this process.
     """
 
     clock: Clock
@@ -39,6 +45,7 @@ class Surroundings:
     engine_epoch: int = 1
     on_progress: Callable[[int, int], None] | None = None
     measure_memory: Callable[[], FreeMemory] = free_memory
+    set_log_level: Callable[[str], None] = _ignore
 
 
 def build_worker(config: ServeConfig, channel: EngineSide, around: Surroundings) -> EngineLoop:
@@ -63,22 +70,16 @@ def build_worker(config: ServeConfig, channel: EngineSide, around: Surroundings)
     built = build_runner(model, options, around.measure_memory)
     for line in built.why:
         _log.info("%s", line)
-    limits = SchedLimits(
-        vocab_size=model.traits.vocab_size,
-        max_context_tokens=options.max_context_tokens,
-        max_running=options.max_running,
-        max_queued=config.engine.max_queued_requests,
-        max_step_tokens=options.max_step_tokens,
-        queue_timeout_s=config.server.queue_timeout_s or float("inf"),
-    )
+    limits = _limits(config, model, options, tokens)
     scheduler = Scheduler(PagePool(built.kv.num_pages), limits, _token_bytes(tokens), StopMatcher)
     return EngineLoop(
         channel,
         scheduler,
         built.runner,
-        _facts(files, model, options, built, tokens),
+        _facts(files, limits, built, tokens, options.kv_dtype),
         clock=around.clock,
         engine_epoch=around.engine_epoch,
+        set_log_level=around.set_log_level,
     )
 
 
@@ -122,24 +123,40 @@ def _options(config: ServeConfig, model: LoadedModel) -> RunnerOptions:
     )
 
 
+def _limits(
+    config: ServeConfig, model: LoadedModel, options: RunnerOptions, tokens: TokenTable
+) -> SchedLimits:
+    engine = config.engine
+    return SchedLimits(
+        vocab_size=model.traits.vocab_size,
+        max_context_tokens=options.max_context_tokens,
+        max_running=options.max_running,
+        max_queued=engine.max_queued_requests,
+        max_step_tokens=options.max_step_tokens,
+        queue_timeout_s=config.server.queue_timeout_s or math.inf,
+        bos_id=tokens.added_bos_id,
+        eos_ids=tokens.eos_ids,
+        max_sessions=engine.max_sessions,
+        session_timeout_s=engine.session_timeout_s or math.inf,
+        session_busy=engine.session_busy,
+    )
+
+
 def _facts(
-    files: ModelFiles,
-    model: LoadedModel,
-    options: RunnerOptions,
-    built: BuiltRunner,
-    tokens: TokenTable,
+    files: ModelFiles, limits: SchedLimits, built: BuiltRunner, tokens: TokenTable, kv_dtype: str
 ) -> ModelFacts:
     model_type = files.metadata.get("model_type", files.architecture)
     return ModelFacts(
         model_path=str(files.path),
         model_type=str(model_type),
         architecture=files.architecture,
-        vocab_size=model.traits.vocab_size,
-        max_context_tokens=options.max_context_tokens,
+        vocab_size=limits.vocab_size,
+        max_context_tokens=limits.max_context_tokens,
         eos_ids=tuple(sorted(tokens.eos_ids)),
         num_kv_tokens=built.kv.num_tokens,
-        kv_dtype=options.kv_dtype,
+        kv_dtype=kv_dtype,
         isa=built.isa,
         num_threads=built.num_threads,
         weight_version=files.identity(),
+        max_requests=limits.max_running + limits.max_queued,
     )
