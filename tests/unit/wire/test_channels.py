@@ -294,7 +294,11 @@ def test_the_supervisor_alone_says_goodbye_for_others(tmp_path: Path) -> None:
     supervisor = house.worker(SUPERVISOR)
     supervisor.send(Cancel(A, 9, is_disconnect=True))
     supervisor.send(Goodbye(A))
-    assert house.hear() == [Goodbye(A)]
+    heard: list[ToEngine] = []
+    while not heard:  # the first ring may be that of the message that is dropped
+        house.engine.wait(5.0)
+        heard = house.engine.receive()
+    assert heard == [Goodbye(A)]
     house.close()
 
 

@@ -1,74 +1,29 @@
 """The engine's loop over memory channels, a fake runner and a clock that the test moves."""
 
-import json
 import threading
 
 import pytest
-from tests.sim.fake_runner import VOCAB_SIZE, FakeRunner, alone, letters
-from tests.sim.requests import request, sampling
+from tests.sim.fake_runner import FakeRunner, alone
+from tests.sim.requests import request, sampling, serial_of
+from tests.unit.worker.rig import FACTS, HERE, THERE, Bench, ending_of, heard, outcome_of, said
 
-from roost.cache import PagePool
-from roost.core.clock import ManualClock
+from roost.core.calls import Pause
 from roost.core.events import Accepted, Delta, Ended, Started
 from roost.core.outcome import Outcome
 from roost.core.plan import BatchPlan, StepResult
-from roost.core.request import Origin, RequestId
-from roost.sched import SchedLimits, Scheduler
-from roost.text import StopMatcher
-from roost.wire import MemoryCorridor, WorkerSide
+from roost.core.request import Origin
 from roost.wire.messages import (
+    Audit,
+    Audited,
     Cancel,
     Control,
-    ControlDone,
     Goodbye,
     Heartbeat,
     Hello,
-    ModelFacts,
+    Noted,
     Outputs,
-    ToWorker,
     Welcome,
 )
-from roost.worker import EngineLoop
-
-FACTS = ModelFacts("m.gguf", "llama", "llama", VOCAB_SIZE, 512, (25,), 1024, "bf16", "avx2", 2, "v")
-HERE = Origin(0, 1)
-THERE = Origin(1, 1)
-
-
-class Bench:
-    """An engine with as many workers as are connected to it."""
-
-    def __init__(self, *, max_queued: int = 10, max_running: int = 4) -> None:
-        self.corridor = MemoryCorridor()
-        self.clock = ManualClock()
-        self.runner = FakeRunner(64)
-        limits = SchedLimits(VOCAB_SIZE, 512, max_running, max_queued, max_step_tokens=32)
-        self.scheduler = Scheduler(PagePool(64), limits, letters, StopMatcher)
-        self.loop = EngineLoop(
-            self.corridor.engine, self.scheduler, self.runner, FACTS, clock=self.clock
-        )
-
-    def connect(self, origin: Origin = HERE) -> WorkerSide:
-        worker = self.corridor.connect(origin)
-        worker.send(Hello(origin))
-        self.loop.step()
-        worker.receive()
-        return worker
-
-    def turn(self) -> bool:
-        did_compute = self.loop.step()
-        self.scheduler.check()
-        return did_compute
-
-
-def said(messages: list[ToWorker], rid: str) -> list[object]:
-    outputs = [m for m in messages if isinstance(m, Outputs)]
-    return [one.event for m in outputs for one in m.outputs if one.rid == rid]
-
-
-def outcome_of(messages: list[ToWorker], rid: str) -> Outcome:
-    (ending,) = (event for event in said(messages, rid) if isinstance(event, Ended))
-    return ending.outcome
 
 
 def test_hello_is_answered_with_the_facts_and_a_heartbeat() -> None:
@@ -90,7 +45,7 @@ def test_a_request_is_accepted_before_its_step_and_then_runs_to_its_end() -> Non
     first, second = worker.receive()
     assert said([first], "a") == [Accepted()]
     answer = alone((0, 1, 2), sampling(2))
-    assert said([second], "a") == [Started(0), Delta((answer[0],))]
+    assert said([second], "a") == [Started(0), Delta(0, (answer[0],))]
     assert bench.turn()
     assert outcome_of(worker.receive(), "a") is Outcome.LENGTH
     assert not bench.turn()
@@ -113,16 +68,36 @@ def test_one_message_a_worker_a_step_and_only_its_own() -> None:
     assert [output.rid for output in other.outputs] == ["t0", "t1"]
 
 
-def test_a_cancel_from_another_worker_ends_at_the_owner() -> None:
+def test_a_cancel_ends_the_one_request_that_it_names() -> None:
     bench = Bench()
     here, there = bench.connect(HERE), bench.connect(THERE)
-    here.send(request("a", 3, sampling(9)))
-    bench.turn()
+    here.send(request("a", 3, sampling(9), serial=1))
+    here.send(request("b", 3, sampling(2), serial=2))
+    there.send(request("c", 3, sampling(2), serial=1, origin=THERE))
+    here.send(Cancel(HERE, 1, is_disconnect=False, message="enough"))
+    while bench.turn():
+        pass
+    messages = here.receive()
+    ending = ending_of(messages, "a")
+    assert (ending.outcome, ending.message) == (Outcome.CLIENT_CANCELLED, "enough")
+    assert outcome_of(messages, "b") is Outcome.LENGTH
+    assert outcome_of(there.receive(), "c") is Outcome.LENGTH
+
+
+def test_a_late_cancel_spares_the_next_request_of_that_rid() -> None:
+    bench = Bench()
+    here = bench.connect()
+    here.send(request("a", 3, sampling(1), serial=1))
+    assert bench.turn()
     here.receive()
-    there.send(Cancel(RequestId("a"), is_disconnect=False))
-    assert not bench.turn()
-    assert outcome_of(here.receive(), "a") is Outcome.CLIENT_CANCELLED
-    assert there.receive() == []
+    here.send(request("a", 3, sampling(1), serial=2))
+    here.send(Cancel(HERE, 1, is_disconnect=True))
+    assert bench.turn()
+    outputs = [one for m in here.receive() if isinstance(m, Outputs) for one in m.outputs]
+    assert [one.serial for one in outputs] == [2, 2, 2, 2]
+    last = outputs[-1].event
+    assert isinstance(last, Ended)
+    assert last.outcome is Outcome.LENGTH
 
 
 def test_a_client_that_leaves_takes_back_only_what_its_own_worker_asked_for() -> None:
@@ -130,7 +105,7 @@ def test_a_client_that_leaves_takes_back_only_what_its_own_worker_asked_for() ->
     here, there = bench.connect(HERE), bench.connect(THERE)
     here.send(request("a", 3, sampling(2)))
     there.send(request("a", 3, sampling(2), origin=THERE))
-    there.send(Cancel(RequestId("a"), is_disconnect=True, owner=THERE))
+    there.send(Cancel(THERE, serial_of("a"), is_disconnect=True))
     while bench.turn():
         pass
     assert outcome_of(here.receive(), "a") is Outcome.LENGTH
@@ -141,8 +116,8 @@ def test_a_request_and_its_cancel_in_one_breath() -> None:
     bench = Bench()
     worker = bench.connect()
     worker.send(request("a"))
-    worker.send(Cancel(RequestId("a"), is_disconnect=True))
-    worker.send(Cancel(RequestId("never"), is_disconnect=True))
+    worker.send(Cancel(HERE, serial_of("a"), is_disconnect=True))
+    worker.send(Cancel(HERE, serial_of("never"), is_disconnect=True))
     assert not bench.turn()
     assert [type(event) for event in said(worker.receive(), "a")] == [Accepted, Ended]
 
@@ -163,6 +138,7 @@ def test_a_worker_that_is_gone_is_seen_once_and_its_requests_end(
     assert outcome_of(here.receive(), "a") is Outcome.LENGTH
     lines = [record.getMessage() for record in caplog.records]
     assert lines == ["HTTP worker 1 (life 1) is gone; its 3 requests are cancelled"]
+    assert bench.loop._outbox.num_gone == 1
 
 
 def test_goodbye_ends_what_that_life_asked_for() -> None:
@@ -193,6 +169,33 @@ def test_a_new_life_ends_the_old_one_and_serves() -> None:
     assert outcome_of(new.receive(), "b") is Outcome.LENGTH
 
 
+def test_a_hello_is_answered_each_time_and_changes_nothing_else() -> None:
+    bench = Bench()
+    worker = bench.connect()
+    worker.send(request("a", 3, sampling(2)))
+    worker.send(Hello(HERE))
+    worker.send(Hello(HERE))
+    while bench.turn():
+        pass
+    messages = worker.receive()
+    assert [m for m in messages if isinstance(m, Welcome)] == [Welcome(1, FACTS)] * 2
+    assert outcome_of(messages, "a") is Outcome.LENGTH
+    assert bench.loop._outbox.num_gone == 0
+
+
+def test_a_late_hello_of_a_life_that_is_over_does_not_bring_it_back() -> None:
+    bench = Bench()
+    old, new = bench.connect(Origin(0, 1)), bench.connect(Origin(0, 2))
+    new.send(request("b", 3, sampling(1), origin=Origin(0, 2)))
+    old.send(Hello(Origin(0, 1)))
+    assert bench.turn()
+    assert old.receive() == []
+    assert outcome_of(new.receive(), "b") is Outcome.LENGTH
+    bench.clock.advance(1.0)
+    bench.turn()
+    assert [type(message) for message in new.receive()] == [Heartbeat]
+
+
 def test_heartbeats_come_every_half_second_of_work_and_of_idling() -> None:
     bench = Bench()
     worker = bench.connect()
@@ -207,7 +210,7 @@ def test_an_idle_loop_sleeps_until_the_next_beat_or_deadline() -> None:
     bench = Bench(max_running=1)
     worker = bench.connect()
     assert bench.loop._idle_s() == 0.5
-    bench.loop._switch.is_paused = True
+    bench.loop._desk.is_paused = True
     worker.send(request("a", deadline_s=0.125))
     bench.turn()
     assert bench.loop._idle_s() == 0.125
@@ -216,57 +219,54 @@ def test_an_idle_loop_sleeps_until_the_next_beat_or_deadline() -> None:
     assert outcome_of(worker.receive(), "a") is Outcome.DEADLINE
 
 
-def control(worker: WorkerSide, bench: Bench, verb: str) -> tuple[ControlDone, list[ToWorker]]:
-    worker.send(Control(HERE, f"call-{verb}", verb))
-    bench.turn()
-    messages = worker.receive()
-    (done,) = (m for m in messages if isinstance(m, ControlDone))
-    assert done.call_id == f"call-{verb}"
-    return done, messages
-
-
-def test_abort_all_ends_everything_before_it_answers() -> None:
-    bench = Bench(max_running=1)
-    worker = bench.connect()
-    for rid in "ab":
-        worker.send(request(rid, 3, sampling(50)))
-    bench.turn()
-    worker.receive()
-    done, messages = control(worker, bench, "abort_all")
-    assert (done.is_ok, done.message) == (True, "2 requests aborted")
-    assert isinstance(messages[-1], ControlDone)
-    assert {outcome_of(messages, rid) for rid in "ab"} == {Outcome.CLIENT_CANCELLED}
-
-
-def test_a_paused_engine_accepts_and_computes_nothing_until_it_resumes() -> None:
+def test_an_audit_names_what_the_engine_does_not_hold_behind_all_that_was_said() -> None:
     bench = Bench()
-    worker = bench.connect()
-    assert control(worker, bench, "pause")[0].is_ok
-    worker.send(request("a", 3, sampling(1)))
+    here, there = bench.connect(HERE), bench.connect(THERE)
+    here.send(request("runs", 3, sampling(9), serial=1))
+    here.send(request("ends", 3, sampling(1), serial=2))
+    there.send(request("other", 3, sampling(9), serial=3, origin=THERE))
+    bench.turn()
+    here.receive()
+    here.send(request("refused", (99,), serial=5))
+    here.send(Audit(HERE, 7, (1, 2, 3, 4, 5)))
+    bench.turn()
+    outputs, audited, *_ = heard(here)
+    assert outcome_of([outputs], "refused") is Outcome.INVALID_REQUEST
+    assert audited == Audited(7, (2, 3, 4, 5))
+    assert [m for m in there.receive() if isinstance(m, Audited)] == []
+
+
+def test_a_worker_that_was_given_up_and_asks_is_taken_back() -> None:
+    bench = Bench()
+    here = bench.connect()
+    here.send(request("a", 3, sampling(50), serial=1))
+    bench.turn()
+    bench.loop._part_with(HERE, 0.0)
+    bench.turn()
+    here.receive()
+    here.send(request("deaf", serial=2))
+    here.send(Audit(HERE, 1, (1, 2)))
     assert not bench.turn()
-    assert said(worker.receive(), "a") == [Accepted()]
-    assert control(worker, bench, "resume")[1][-1] is not None
-    assert bench.scheduler.load().num_steps == 1
+    assert heard(here) == [Welcome(1, FACTS), Audited(1, (1, 2))]
+    here.send(request("b", 3, sampling(1), serial=3))
+    assert bench.turn()
+    assert outcome_of(here.receive(), "b") is Outcome.LENGTH
 
 
-def test_load_is_told_as_json() -> None:
+def test_words_of_a_life_that_is_over_do_nothing() -> None:
     bench = Bench()
-    worker = bench.connect()
-    worker.send(request("a", 20, sampling(9)))
-    done, _ = control(worker, bench, "load")
-    told = json.loads(done.message)
-    assert (told["num_waiting"], told["num_running"], told["num_kv_tokens"]) == (1, 0, 1024)
-
-
-def test_flushing_an_empty_cache_is_fine() -> None:
-    bench = Bench()
-    assert control(bench.connect(), bench, "flush_cache")[0].is_ok
-
-
-def test_an_unknown_verb_is_answered_not_raised() -> None:
-    bench = Bench()
-    done, _ = control(bench.connect(), bench, "explode")
-    assert (done.is_ok, done.message) == (False, "unknown verb 'explode'")
+    old, new = bench.connect(Origin(0, 1)), bench.connect(Origin(0, 2))
+    old.send(request("a", origin=Origin(0, 1)))
+    old.send(Cancel(Origin(0, 1), 1, is_disconnect=True))
+    old.send(Control(Origin(0, 1), "c1", Pause("in_place")))
+    old.send(Noted(Origin(0, 1), "1.1", 3))
+    old.send(Audit(Origin(0, 1), 1, (1,)))
+    old.send(Goodbye(Origin(0, 1)))
+    assert not bench.turn()
+    assert old.receive() == []
+    new.send(request("b", 3, sampling(1), origin=Origin(0, 2)))
+    assert bench.turn()
+    assert outcome_of(new.receive(), "b") is Outcome.LENGTH
 
 
 def test_a_step_that_raises_ends_those_in_it_and_the_engine_goes_on(
@@ -279,8 +279,7 @@ def test_a_step_that_raises_ends_those_in_it_and_the_engine_goes_on(
     bench.turn()
     messages = worker.receive()
     assert outcome_of(messages, "a") is Outcome.ENGINE_FAULT
-    (ending,) = (event for event in said(messages, "a") if isinstance(event, Ended))
-    assert ending.message == "The engine failed in a step: RuntimeError"
+    assert ending_of(messages, "a").message == "The engine failed in a step: RuntimeError"
     assert [record.levelname for record in caplog.records] == ["WARNING"]
     worker.send(request("b", 3, sampling(1)))
     bench.turn()
