@@ -5,5 +5,6 @@ Gives an ASGI application.
 """
 
 from roost.api.app import create_app
+from roost.api.doorman import Doorman
 
-__all__ = ["create_app"]
+__all__ = ["Doorman", "create_app"]

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from roost.core.clock import Clock, SystemClock
-from roost.launch.readiness import Job, Lines, Order, Progress, Ready, say
-from roost.observe import configure_logging
+from roost.launch.readiness import Job, Lines, LogLevelSet, Order, Progress, Ready, say
+from roost.observe import configure_logging, set_log_level
 from roost.wire import engine_address
 from roost.wire.zmq_channel import ZmqEngineSide
 from roost.worker import EngineLoop, Surroundings, build_worker
@@ -26,12 +26,18 @@ def run_engine(job: Job, orders: "Lines[Job | Order]") -> int:
     watch.start()
     channel = ZmqEngineSide(engine_address(Path(job.directory)))
     cache_dir = config.model.cache_dir
+
+    def set_level(level: str) -> None:
+        set_log_level(level)
+        say(job.news_fd, LogLevelSet(level))
+
     clock = SystemClock()
     around = Surroundings(
         clock=clock,
         cache_dir=None if cache_dir is None else Path(cache_dir),
         engine_epoch=job.epoch,
         on_progress=_Reporter(job.news_fd, clock).progress,
+        set_log_level=set_level,
     )
     try:
         loop = build_worker(config, channel, around)

@@ -1,26 +1,27 @@
 """An HTTP worker's process: the API and the frontend on one event loop."""
 
 import asyncio
+import contextlib
 import logging
 import math
 import os
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
 import uvicorn
 
-from roost.api import create_app
+from roost.api import Doorman, create_app
 from roost.core.clock import SystemClock
 from roost.core.config import ServeConfig
 from roost.core.outcome import Outcome
 from roost.core.request import Origin
 from roost.frontend import Frontend, FrontendSettings
-from roost.launch.readiness import Drain, EngineLost, Job, Lines, Order, Ready, say
+from roost.launch.readiness import Drain, EngineLost, Job, Lines, Order, Ready, Serve, say
 from roost.launch.text_side import text_tools
-from roost.observe import configure_logging
+from roost.observe import Meter, configure_logging, set_log_level, share_counts
 from roost.wire import engine_address
 from roost.wire.zmq_channel import ZmqWorkerSide
 
@@ -29,6 +30,9 @@ _OPEN_TIMEOUT_S: Final = 24 * 3600.0
 # How long the last words of ended requests may take to leave.
 _FLUSH_S: Final = 5.0
 _BACKLOG: Final = 2048
+# Longer than a load balancer keeps an idle connection, so that it is never we who close one just as
+# a request comes in.
+_KEEP_ALIVE_S: Final = 75
 
 
 def run_http_worker(job: Job, orders: "Lines[Job | Order]") -> int:
@@ -37,15 +41,22 @@ def run_http_worker(job: Job, orders: "Lines[Job | Order]") -> int:
     # It logs its own comings and goings; ours say the same once.
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
     tools = text_tools(job.config.model)
-    clock = SystemClock()
+    directory = Path(job.directory)
     origin = Origin(job.worker, job.epoch)
-    channel = ZmqWorkerSide(engine_address(Path(job.directory)), origin)
-    settings = _frontend_settings(job.config)
+    channel = ZmqWorkerSide(engine_address(directory), origin)
+    share_counts(job.worker)
 
     async def serve() -> None:
-        frontend = Frontend(channel, origin, tools, clock, settings)
+        frontend = Frontend(
+            channel,
+            origin,
+            tools,
+            SystemClock(),
+            _frontend_settings(job.config),
+            meter=Meter(directory),
+            on_log_level=set_log_level,
+        )
         try:
-            await frontend.open(_OPEN_TIMEOUT_S)
             await HttpWorker(job, frontend, orders).serve()
         finally:
             await frontend.close()
@@ -56,15 +67,7 @@ def run_http_worker(job: Job, orders: "Lines[Job | Order]") -> int:
 
 
 class _Server(uvicorn.Server):
-    """One that leaves signals to the supervisor, and says when it listens."""
-
-    def __init__(self, config: uvicorn.Config, on_started: Callable[[], None]) -> None:
-        super().__init__(config)
-        self._on_started = on_started
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        self._on_started()
+    """One that leaves signals to the supervisor."""
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -72,47 +75,66 @@ class _Server(uvicorn.Server):
 
 
 class HttpWorker:
-    """One life of an HTTP worker, from an open frontend to the end."""
+    """One life of an HTTP worker.
+
+    A first life takes connections while the engine loads, and refuses what comes in until every
+    worker of the server is ready. A later one leaves connections to the others until it is ready.
+    """
 
     def __init__(self, job: Job, frontend: Frontend, orders: "Lines[Job | Order]") -> None:
         self._job = job
         self._frontend = frontend
         self._orders = orders
+        self._is_first = job.epoch == 1
         app = create_app(frontend, job.config, reasons=job.reasons)
+        self._doorman = Doorman(app, is_open=not self._is_first)
         self._server = _Server(
             uvicorn.Config(
-                app,
+                self._doorman,
                 lifespan="off",
                 log_config=None,
                 access_log=False,
                 server_header=False,
                 ws="none",
                 backlog=_BACKLOG,
+                timeout_keep_alive=_KEEP_ALIVE_S,
                 timeout_graceful_shutdown=int(_FLUSH_S),
-            ),
-            self._listening,
+            )
         )
+        # Set by an order to serve, or to end.
+        self._was_told = asyncio.Event()
         self._ending: asyncio.Task[None] | None = None
 
     async def serve(self) -> None:
-        """Until an order to end, or a SIGTERM, has been carried out."""
+        """Until an order to end has been carried out."""
         loop = asyncio.get_running_loop()
         os.set_blocking(self._orders.fd, False)
         loop.add_reader(self._orders.fd, self._hear)
-        listener = socket.socket(fileno=self._job.listen_fd)
+        serving = asyncio.create_task(self._serve_http())
         try:
-            await self._server.serve(sockets=[listener])
+            await self._frontend.open(_OPEN_TIMEOUT_S)
+            if not serving.done():
+                say(self._job.news_fd, Ready())
+            await serving
         finally:
             loop.remove_reader(self._orders.fd)
+            serving.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await serving
 
-    def _listening(self) -> None:
-        say(self._job.news_fd, Ready())
+    async def _serve_http(self) -> None:
+        if not self._is_first:
+            await self._was_told.wait()
+        await self._server.serve(sockets=[socket.socket(fileno=self._job.listen_fd)])
 
     def _hear(self) -> None:
         for order in self._orders.read():
+            self._was_told.set()
             if self._ending is not None:
                 continue
-            if isinstance(order, Drain):
+            if isinstance(order, Serve):
+                self._doorman.is_open = True
+            elif isinstance(order, Drain):
                 self._ending = asyncio.create_task(self._drain(order.timeout_s))
             elif isinstance(order, EngineLost):
                 self._frontend.drain()
@@ -139,6 +161,7 @@ def _frontend_settings(config: ServeConfig) -> FrontendSettings:
     return FrontendSettings(
         request_timeout_s=server.request_timeout_s or math.inf,
         heartbeat_timeout_s=server.heartbeat_timeout_s,
+        notify_batch_size=server.notify_batch_size,
     )
 
 

@@ -40,6 +40,8 @@ def _run(job: Job, orders: "Lines[Job | Order]") -> int:
         from roost.launch.engine_process import run_engine
 
         return run_engine(job, orders)
+    # The library that counts takes its directory in no other way, and when it is imported.
+    os.environ["PROMETHEUS_MULTIPROC_DIR"] = job.directory
     from roost.launch.http_worker import run_http_worker
 
     return run_http_worker(job, orders)

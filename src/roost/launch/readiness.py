@@ -43,7 +43,11 @@ class EngineLost(msgspec.Struct, frozen=True, tag="engine_lost"):
     message: str
 
 
-Order = Drain | EngineLost
+class Serve(msgspec.Struct, frozen=True, tag="serve"):
+    """All are ready: take requests."""
+
+
+Order = Serve | Drain | EngineLost
 
 
 class Progress(msgspec.Struct, frozen=True, tag="progress"):
@@ -54,7 +58,7 @@ class Progress(msgspec.Struct, frozen=True, tag="progress"):
 
 
 class Ready(msgspec.Struct, frozen=True, tag="ready"):
-    """It serves. `facts`: a line for people, or empty."""
+    """It can serve. `facts`: a line for people, or empty."""
 
     facts: str = ""
 
@@ -65,7 +69,13 @@ class Failed(msgspec.Struct, frozen=True, tag="failed"):
     message: str
 
 
-News = Progress | Ready | Failed
+class LogLevelSet(msgspec.Struct, frozen=True, tag="log_level_set"):
+    """A call changed the least level that is logged, for all."""
+
+    level: str
+
+
+News = Progress | Ready | Failed | LogLevelSet
 
 _Line = TypeVar("_Line")
 

@@ -25,12 +25,14 @@ from roost.launch.readiness import (
     EngineLost,
     Failed,
     Job,
+    LogLevelSet,
     News,
     Order,
     Progress,
     Ready,
+    Serve,
 )
-from roost.observe import configure_logging
+from roost.observe import configure_logging, set_log_level
 from roost.wire import SUPERVISOR, WorkerSide, engine_address
 from roost.wire.messages import Goodbye
 
@@ -216,13 +218,26 @@ class Supervisor:
             case Progress(num_done=num_done, num_total=num_total):
                 self._announcer.progress(num_done, num_total)
             case Failed(message=message):
-                self._fail(message)
+                if self._was_ready and child is not self._engine:
+                    _log.error("%s cannot serve: %s", child.name, message)
+                else:
+                    self._fail(message)
+            case LogLevelSet(level=level):
+                set_log_level(level)
             case Ready(facts=facts):
                 child.is_ready = True
                 self._facts = facts or self._facts
-                if not self._was_ready and all(c.is_ready for c in self._children()):
-                    self._was_ready = True
-                    self._announcer.ready(url_of(self._listener), self._facts)
+                if self._was_ready:
+                    child.tell(Serve())
+                elif all(c.is_ready for c in self._children()):
+                    self._open()
+
+    def _open(self) -> None:
+        """All are ready: let requests in."""
+        self._was_ready = True
+        for worker in self._workers.values():
+            worker.tell(Serve())
+        self._announcer.ready(url_of(self._listener), self._facts)
 
     def _ended(self, child: Child) -> None:
         self._selector.unregister(child.exit_fd)
@@ -249,11 +264,18 @@ class Supervisor:
         self._voice.send(Goodbye(Origin(job.worker, job.epoch)))
         self._restarts_s = [s for s in self._restarts_s if s > now_s - _RESTARTS_WITHIN_S]
         self._restarts_s.append(now_s)
-        if not child.is_ready or len(self._restarts_s) > _MAX_RESTARTS:
+        if not self._was_ready or len(self._restarts_s) > _MAX_RESTARTS:
             self._fail(f"{child.name} died ({how})")
             return
         _log.error("%s died (%s); it is started again", child.name, how)
+        self._forget(job.worker)
         self._workers[job.worker] = self._start("http", job.worker, job.epoch + 1)
+
+    def _forget(self, worker: int) -> None:
+        """What a dead worker had at hand is not at hand any more."""
+        from roost.observe import worker_has_ended
+
+        worker_has_ended(self._directory, worker)
 
     def _signalled(self) -> None:
         if self._exit_code is not None or not self._was_ready:
@@ -266,7 +288,10 @@ class Supervisor:
         self._kill_at_s = self._clock.now_s() + timeout_s + _GRACE_S
         self._announcer.draining(timeout_s)
         for worker in self._workers.values():
-            worker.tell(Drain(timeout_s))
+            if worker.is_ready:
+                worker.tell(Drain(timeout_s))
+            else:
+                worker.kill()
 
     def _lost_engine(self, message: str) -> None:
         self._fail(message, EngineLost(message))

@@ -13,17 +13,20 @@ from prometheus_client.parser import text_string_to_metric_families
 from roost.core.events import Accepted, Delta, Ended, Started, Usage
 from roost.core.outcome import OUTCOMES, Outcome
 from roost.core.request import HEALTH_PREFIX, Envelope, Origin, RequestId
-from roost.observe import EngineFigures, Meter, Sheet
+from roost.observe import EngineFigures, Meter, worker_has_ended
 
 
 def envelope(rid: str = "r") -> Envelope:
     return Envelope(RequestId(rid), Origin(0, 1), 1, 10.0, math.inf, 0, "")
 
 
-def samples(meter: Meter) -> dict[str, float]:
-    """name{label values} → value."""
+def samples(said: Meter | str) -> dict[str, float]:
+    """name{label values} → value; without the times at which counters were made."""
+    text = said if isinstance(said, str) else said.exposition().decode()
     found: dict[str, float] = {}
-    for family in text_string_to_metric_families(meter.exposition().decode()):
+    for family in text_string_to_metric_families(text):
+        if family.name.endswith("_created"):
+            continue
         for sample in family.samples:
             labels = ",".join(sample.labels.values())
             found[sample.name + (f"{{{labels}}}" if labels else "")] = sample.value
@@ -99,6 +102,7 @@ def test_every_series_is_there_from_the_start_and_of_the_right_type() -> None:
     families = {
         family.name: family.type
         for family in text_string_to_metric_families(Meter().exposition().decode())
+        if not family.name.endswith("_created")
     }
     assert families == {
         "roost_requests": "counter",
@@ -157,53 +161,70 @@ def test_late_outputs_and_violations_are_counted_by_cause() -> None:
     assert found["roost_protocol_violations_total"] == 1
 
 
-def test_each_worker_says_the_sum_over_all_of_them(tmp_path: Path) -> None:
-    Sheet.create(tmp_path / "counts", 4)
-    meters = [Meter(Sheet.shared(tmp_path / "counts", 4), worker) for worker in range(4)]
-    for number in range(40):
-        finish(meters[number % 4], f"r{number}")
-    meters[2].opened(envelope("x"))
-    meters[3].opened(envelope("y"))
-    meters[1].engine(EngineFigures(is_alive=True, num_malformed=2))
-    meters[1].engine(EngineFigures(is_alive=True, num_malformed=3))
-    for meter in meters:
-        found = samples(meter)
-        assert found["roost_requests_total{length}"] == 40
-        assert found["roost_generation_tokens_total"] == 80
-        assert found["roost_request_latency_seconds_count"] == 40
-        assert found["roost_request_latency_seconds_sum"] == 80
-        assert found["roost_requests_in_flight"] == 2
-        assert found["roost_malformed_messages_total"] == 3
-    # What each heard of the one engine is no sum.
-    assert [samples(meter)["roost_engine_up"] for meter in meters] == [0, 1, 0, 0]
+WORKER = """
+import os, signal, sys
+from pathlib import Path
+from tests.unit.observe.test_metrics import envelope, finish
+from roost.observe import EngineFigures, Meter, share_counts
+
+directory, worker, num_finished, num_open, num_malformed = sys.argv[1], *map(int, sys.argv[2:])
+share_counts(worker)
+meter = Meter(Path(directory))
+for number in range(num_finished):
+    finish(meter, f"r{number}")
+for number in range(num_open):
+    meter.opened(envelope(f"open{number}"))
+meter.engine(EngineFigures(is_alive=True, num_malformed=num_malformed))
+sys.stdout.buffer.write(meter.exposition())
+sys.stdout.flush()
+os.kill(os.getpid(), signal.SIGKILL)
+"""
 
 
-def test_a_dead_life_keeps_what_it_counted_and_loses_what_it_had_at_hand(tmp_path: Path) -> None:
-    sheet = Sheet.create(tmp_path / "counts", 2)
-    code = """if True:
-        import os, signal, sys
-        from pathlib import Path
-        from tests.unit.observe.test_metrics import Meter, Sheet, envelope, finish
-        meter = Meter(Sheet.shared(Path(sys.argv[1]), 2), 1)
-        for number in range(7):
-            finish(meter, f"r{number}")
-        meter.opened(envelope("a"))
-        meter.opened(envelope("b"))
-        os.kill(os.getpid(), signal.SIGKILL)
+def killed_worker(directory: Path, *numbers: int) -> dict[str, float]:
+    """What a worker said last. numbers: which it was, requests that it finished, requests that it
+    left, messages that it could not read.
     """
-    command = [sys.executable, "-c", code, str(tmp_path / "counts")]
-    dead = subprocess.run(command, check=False, env=os.environ | {"PYTHONPATH": str(Path.cwd())})
-    assert dead.returncode == -signal.SIGKILL
-    other = Meter(Sheet.shared(tmp_path / "counts", 2), 0)
-    other.opened(envelope("c"))
-    assert samples(other)["roost_requests_total{length}"] == 7
-    assert samples(other)["roost_requests_in_flight"] == 3
-    sheet.has_ended(1)
-    assert samples(other)["roost_requests_in_flight"] == 1
-    assert samples(other)["roost_requests_total{length}"] == 7
-    finish(Meter(Sheet.shared(tmp_path / "counts", 2), 1), "next life")
-    assert samples(other)["roost_requests_total{length}"] == 8
-    assert samples(other)["roost_requests_in_flight"] == 1
+    variables = {"PYTHONPATH": str(Path.cwd()), "PROMETHEUS_MULTIPROC_DIR": str(directory)}
+    done = subprocess.run(
+        [sys.executable, "-c", WORKER, str(directory), *map(str, numbers)],
+        check=False,
+        capture_output=True,
+        text=True,
+        env=os.environ
+        | {"PYTHONPATH": str(Path.cwd()), "PROMETHEUS_MULTIPROC_DIR": str(directory)},
+    )
+    assert (done.returncode, done.stderr) == (-signal.SIGKILL, "")
+    return samples(done.stdout)
+
+
+def test_each_worker_says_the_sum_over_all_of_them_and_dead_ones_keep_what_they_counted(
+    tmp_path: Path,
+) -> None:
+    killed_worker(tmp_path, 0, 20, 2, 1)
+    killed_worker(tmp_path, 1, 13, 3, 0)
+    # The next life of one of them, while what the other had at hand is not cleared yet.
+    found = killed_worker(tmp_path, 0, 7, 1, 1)
+    assert found["roost_requests_total{length}"] == 40
+    assert found["roost_requests_total{stop}"] == 0
+    assert found["roost_generation_tokens_total"] == 80
+    assert found["roost_request_latency_seconds_count"] == 40
+    assert found["roost_request_latency_seconds_sum"] == 80
+    assert found["roost_requests_in_flight"] == 4
+    assert found["roost_malformed_messages_total"] == 2
+    # What each hears of the one engine is no sum.
+    assert found["roost_engine_up"] == 1
+    worker_has_ended(tmp_path, 0)
+    worker_has_ended(tmp_path, 1)
+    found = killed_worker(tmp_path, 2, 0, 0, 0)
+    assert found["roost_requests_total{length}"] == 40
+    assert found["roost_requests_in_flight"] == 0
+    # However many lives there were: three files a worker.
+    assert len(list(tmp_path.iterdir())) == 9
+
+
+def test_what_is_shared_has_the_same_series_as_what_is_not(tmp_path: Path) -> None:
+    assert killed_worker(tmp_path, 0, 0, 0, 0).keys() == samples(Meter()).keys()
 
 
 def test_the_counts_of_two_libraries_in_one_process_are_their_own() -> None:
