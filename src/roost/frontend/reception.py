@@ -58,6 +58,7 @@ class Reception:
         self._intake: Intake | None = None
         self.text = TextDesk(tools, self._executor, self._checked_intake)
         self.is_open = True
+        self._is_closed = False
 
     def know(self, facts: ModelFacts) -> None:
         """Take in what the engine says of its model; nothing can be asked before."""
@@ -88,10 +89,10 @@ class Reception:
 
     def _admit(self, ask: Ask, arrival_s: float, *, is_probe: bool = False) -> float:
         """The deadline of an ask that may come in. Raises RequestError for one that may not."""
+        if self._is_closed or not (self.is_open or is_probe):
+            raise ShuttingDown("The server is shutting down.")
         if is_probe:
             return arrival_s + (math.inf if ask.timeout_s is None else ask.timeout_s)
-        if not self.is_open:
-            raise ShuttingDown("The server is shutting down.")
         if not self._is_alive():
             raise EngineFault("The engine does not answer.")
         timeout_s = self._request_timeout_s if ask.timeout_s is None else ask.timeout_s
@@ -211,7 +212,7 @@ class Reception:
 
     def close(self) -> None:
         """Take nothing more in. Waits for a prompt in the middle of being tokenised, at most."""
-        self.is_open = False
+        self.is_open, self._is_closed = False, True
         self._executor.shutdown(cancel_futures=True)
 
     def _checked_intake(self) -> Intake:

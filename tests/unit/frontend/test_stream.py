@@ -52,7 +52,7 @@ def streamed(
     stream.see(Started(0), 0.0)
     pieces: list[Piece] = []
     for number, token_id in enumerate(ids):
-        stream.see(Delta((token_id,)), float(number))
+        stream.see(Delta(number, (token_id,)), float(number))
         # The last token and the ending come in one message, and so are read together.
         if number in cuts and number < len(ids) - 1:
             pieces.append(stream.take())
@@ -98,8 +98,21 @@ def test_a_request_of_no_tokens_has_its_prompt_logprobs_and_an_ending() -> None:
     stream.see(Accepted(), 0.0)
     assert not stream.has_piece
     stream.see(Started(3), 0.0)
-    stream.see(Delta(()), 0.0)
+    stream.see(Delta(0, ()), 0.0)
     stream.see(Ended(Outcome.LENGTH), 0.0)
     piece = stream.take()
     assert (piece.text, piece.token_ids, piece.num_tokens) == ("", (), 0)
     assert (piece.num_cached_tokens, piece.first_token_s) == (3, None)
+
+
+def test_the_whole_prompt_of_a_sessions_turn_comes_with_its_first_piece() -> None:
+    stream = AnswerStream(HEAD, TextStream(Pieces(ALPHABET)), no_stop_trim=False)
+    stream.see(Accepted(), 0.0)
+    stream.see(Started(0, prompt_ids=(4, 5, 6)), 0.0)
+    assert not stream.has_piece
+    stream.see(Delta(0, (0,)), 1.0)
+    assert stream.take().prompt_ids == (4, 5, 6)
+    stream.see(Delta(1, (1,)), 2.0)
+    assert stream.take().prompt_ids is None
+    stream.see(Ended(Outcome.LENGTH), 3.0)
+    assert stream.take().prompt_ids is None
