@@ -10,17 +10,24 @@ _NOT_YET: Final = Problem(503, "loading", "The model is being loaded.", closes_c
 
 
 class Doorman:
-    """The middleware. Every path is refused until `is_open`, the probes' too: nothing here is of
-    use before, and who connects again may find a worker that is.
+    """The middleware, for the time before an application can answer.
+
+    is_open: the application hears requests; before, every path is refused, the probes' too.
+    is_announced: `/ready` may say so. For a server of several processes that is later: who is told
+    by one of them that it is ready may be answered by another.
     """
 
-    def __init__(self, app: ASGIApp, *, is_open: bool) -> None:
+    def __init__(self, app: ASGIApp) -> None:
         self._app = app
-        self.is_open = is_open
+        self.is_open = False
+        self.is_announced = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if self.is_open or scope["type"] != "http":
+        if scope["type"] != "http" or self._lets_in(str(scope["path"])):
             await self._app(scope, receive, send)
             return
         dialect = dialect_of(str(scope["path"]))
         await _NOT_YET.response(dialect)(scope, receive, send)
+
+    def _lets_in(self, path: str) -> bool:
+        return self.is_open and (self.is_announced or path != "/ready")

@@ -20,6 +20,7 @@ class Child:
     news: "Lines[News]"
     exit_fd: int
     is_ready: bool = False
+    is_drained: bool = False
 
     @property
     def name(self) -> str:

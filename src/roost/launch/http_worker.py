@@ -9,7 +9,7 @@ import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Final, assert_never
 
 import uvicorn
 
@@ -19,7 +19,18 @@ from roost.core.config import ServeConfig
 from roost.core.outcome import Outcome
 from roost.core.request import Origin
 from roost.frontend import Frontend, FrontendSettings
-from roost.launch.readiness import Drain, EngineLost, Job, Lines, Order, Ready, Serve, say
+from roost.launch.readiness import (
+    Drain,
+    Drained,
+    EngineLost,
+    Job,
+    Leave,
+    Lines,
+    Order,
+    Ready,
+    Serve,
+    say,
+)
 from roost.launch.text_side import text_tools
 from roost.observe import Meter, configure_logging, set_log_level, share_counts
 from roost.wire import engine_address
@@ -77,8 +88,8 @@ class _Server(uvicorn.Server):
 class HttpWorker:
     """One life of an HTTP worker.
 
-    A first life takes connections while the engine loads, and refuses what comes in until every
-    worker of the server is ready. A later one leaves connections to the others until it is ready.
+    A first life takes connections while the engine loads, and refuses what comes in until then.
+    A later one leaves connections to the others until it can serve.
     """
 
     def __init__(self, job: Job, frontend: Frontend, orders: "Lines[Job | Order]") -> None:
@@ -87,7 +98,7 @@ class HttpWorker:
         self._orders = orders
         self._is_first = job.epoch == 1
         app = create_app(frontend, job.config, reasons=job.reasons)
-        self._doorman = Doorman(app, is_open=not self._is_first)
+        self._doorman = Doorman(app)
         self._server = _Server(
             uvicorn.Config(
                 self._doorman,
@@ -113,6 +124,7 @@ class HttpWorker:
         serving = asyncio.create_task(self._serve_http())
         try:
             await self._frontend.open(_OPEN_TIMEOUT_S)
+            self._doorman.is_open = True
             if not serving.done():
                 say(self._job.news_fd, Ready())
             await serving
@@ -130,25 +142,32 @@ class HttpWorker:
     def _hear(self) -> None:
         for order in self._orders.read():
             self._was_told.set()
-            if self._ending is not None:
-                continue
-            if isinstance(order, Serve):
-                self._doorman.is_open = True
-            elif isinstance(order, Drain):
-                self._ending = asyncio.create_task(self._drain(order.timeout_s))
-            elif isinstance(order, EngineLost):
-                self._frontend.drain()
-                self._frontend.engine_lost(order.message)
-                self._ending = asyncio.create_task(self._leave())
+            match order:
+                case Serve():
+                    self._doorman.is_announced = True
+                case Drain(timeout_s=timeout_s):
+                    self._ending = asyncio.create_task(self._drain(timeout_s))
+                case EngineLost(message=message):
+                    self._frontend.drain()
+                    self._frontend.engine_lost(message)
+                    self._ending = asyncio.create_task(self._leave())
+                case Leave():
+                    self._ending = asyncio.create_task(self._leave())
+                case Job():
+                    raise AssertionError("a job comes first, and once")
+                case _:
+                    assert_never(order)
         if self._orders.is_ended:
             os._exit(1)  # the supervisor is dead, and its ports are to be free
 
     async def _drain(self, timeout_s: float) -> None:
-        """Finish what runs while new asks get their 503, then end the rest."""
+        """Finish what runs while new asks get their 503, then end the rest. Asks that come later
+        get it too, until nothing runs in any other worker.
+        """
         self._frontend.drain()
         if not await self._frontend.wait_idle(timeout_s):
             self._frontend.end_all(Outcome.SHUTTING_DOWN, "The server is shutting down.")
-        await self._leave()
+        say(self._job.news_fd, Drained())
 
     async def _leave(self) -> None:
         """Let the last words out, then stop listening."""

@@ -32,9 +32,13 @@ class Job(msgspec.Struct, frozen=True, tag="job"):
 
 
 class Drain(msgspec.Struct, frozen=True, tag="drain"):
-    """Take nothing new, finish what runs in `timeout_s`, then end."""
+    """Take nothing new, finish what runs in `timeout_s`, then say Drained."""
 
     timeout_s: float
+
+
+class Leave(msgspec.Struct, frozen=True, tag="leave"):
+    """Nothing runs anywhere any more: end."""
 
 
 class EngineLost(msgspec.Struct, frozen=True, tag="engine_lost"):
@@ -44,10 +48,10 @@ class EngineLost(msgspec.Struct, frozen=True, tag="engine_lost"):
 
 
 class Serve(msgspec.Struct, frozen=True, tag="serve"):
-    """All are ready: take requests."""
+    """All can serve: take connections, and say that you are ready."""
 
 
-Order = Serve | Drain | EngineLost
+Order = Serve | Drain | Leave | EngineLost
 
 
 class Progress(msgspec.Struct, frozen=True, tag="progress"):
@@ -75,7 +79,11 @@ class LogLevelSet(msgspec.Struct, frozen=True, tag="log_level_set"):
     level: str
 
 
-News = Progress | Ready | Failed | LogLevelSet
+class Drained(msgspec.Struct, frozen=True, tag="drained"):
+    """Nothing runs here any more; whoever asks is still told so."""
+
+
+News = Progress | Ready | Failed | LogLevelSet | Drained
 
 _Line = TypeVar("_Line")
 

@@ -22,9 +22,11 @@ from roost.launch.child import Child, start_child
 from roost.launch.listener import listen, url_of
 from roost.launch.readiness import (
     Drain,
+    Drained,
     EngineLost,
     Failed,
     Job,
+    Leave,
     LogLevelSet,
     News,
     Order,
@@ -224,6 +226,9 @@ class Supervisor:
                     self._fail(message)
             case LogLevelSet(level=level):
                 set_log_level(level)
+            case Drained():
+                child.is_drained = True
+                self._release()
             case Ready(facts=facts):
                 child.is_ready = True
                 self._facts = facts or self._facts
@@ -252,9 +257,11 @@ class Supervisor:
         del self._workers[child.job.worker]
         if self._exit_code is None:
             self._replace(child, how)
-        elif not self._workers and self._engine is not None:
+        elif self._workers:
+            self._release()
+        elif self._engine is not None:
             # Nobody is left who could ask it anything.
-            self._engine.tell(Drain(0.0))
+            self._engine.tell(Leave())
 
     def _replace(self, child: Child, how: str) -> None:
         """Give a dead worker its next life, on the same socket."""
@@ -270,6 +277,12 @@ class Supervisor:
         _log.error("%s died (%s); it is started again", child.name, how)
         self._forget(job.worker)
         self._workers[job.worker] = self._start("http", job.worker, job.epoch + 1)
+
+    def _release(self) -> None:
+        """Let the workers go when nothing runs in any of them; until then each refuses asks."""
+        if all(worker.is_drained for worker in self._workers.values()):
+            for worker in self._workers.values():
+                worker.tell(Leave())
 
     def _forget(self, worker: int) -> None:
         """What a dead worker had at hand is not at hand any more."""

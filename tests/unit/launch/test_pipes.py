@@ -11,11 +11,15 @@ from roost.core.errors import ConfigError
 from roost.launch.listener import listen, url_of
 from roost.launch.readiness import (
     Drain,
+    Drained,
     EngineLost,
     Failed,
     Job,
+    Leave,
+    LogLevelSet,
     Progress,
     Ready,
+    Serve,
     news_lines,
     order_lines,
     say,
@@ -62,7 +66,13 @@ def test_lines_come_whole_and_in_order_however_the_pipe_cuts_them() -> None:
     os.set_blocking(read_fd, False)
     lines = news_lines(read_fd)
     assert lines.read() == []
-    sent = [Progress(1, 2), Ready("facts\nof two lines"), Failed("why")]
+    sent = [
+        Progress(1, 2),
+        Ready("facts\nof two lines"),
+        LogLevelSet("debug"),
+        Drained(),
+        Failed("why"),
+    ]
     data = b"".join(msgspec.json.encode(news) + b"\n" for news in sent)
     heard = []
     for at in range(len(data)):
@@ -80,7 +90,7 @@ def test_a_job_and_its_orders_arrive_as_they_were_sent() -> None:
     read_fd, write_fd = os.pipe()
     lines = order_lines(read_fd)
     job = Job("http", ServeConfig(), {"port": "default"}, "/x", 1, 2, 3, 4, 5)
-    for order in (job, Drain(1.5), EngineLost("it died")):
+    for order in (job, Serve(), Drain(1.5), Leave(), EngineLost("it died")):
         assert say(write_fd, order)
         assert lines.read() == [order]
     os.close(read_fd)

@@ -191,8 +191,7 @@ def killed_worker(directory: Path, *numbers: int) -> dict[str, float]:
         check=False,
         capture_output=True,
         text=True,
-        env=os.environ
-        | {"PYTHONPATH": str(Path.cwd()), "PROMETHEUS_MULTIPROC_DIR": str(directory)},
+        env=os.environ | variables,
     )
     assert (done.returncode, done.stderr) == (-signal.SIGKILL, "")
     return samples(done.stdout)
