@@ -210,7 +210,7 @@ class Scheduler:
 
     def next_deadline_s(self) -> float:
         """When `expire` may have something to do; inf: never."""
-        return min(self._roster.deadlines.next_s(), self._sessions.next_expiry_s())
+        return min(self._roster.deadlines.next_s(), self._sessions.next_expiry_s)
 
     def load(self) -> SchedLoad:
         return SchedLoad(

@@ -112,6 +112,7 @@ class SessionStore:
 
     # ---- questions
 
+    @property
     def next_expiry_s(self) -> float:
         """When `expire` may have something to do; inf: never. May be early."""
         return self._look_s
