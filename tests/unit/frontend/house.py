@@ -1,8 +1,9 @@
 """A real frontend and a real engine loop over a fake model, on one event loop."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from typing import TypeVar
 
 from tests.sim.fake_runner import EOS_ID, VOCAB_SIZE, FakeRunner, letters
 from tests.sim.letters import letter_template, letter_tokenizer
@@ -18,6 +19,9 @@ from roost.wire import MemoryCorridor
 from roost.wire.messages import ModelFacts
 from roost.worker import EngineLoop
 
+_MAX_RUNNING = 8
+_Result = TypeVar("_Result")
+
 
 class House:
     """step: one turn of the engine, and whatever the frontend makes of it."""
@@ -31,9 +35,10 @@ class House:
             SchedLimits(
                 vocab_size=VOCAB_SIZE,
                 max_context_tokens=max_context_tokens,
-                max_running=8,
+                max_running=_MAX_RUNNING,
                 max_queued=max_queued,
                 max_step_tokens=32,
+                eos_ids=frozenset({EOS_ID}),
             ),
             letters,
             StopMatcher,
@@ -50,6 +55,7 @@ class House:
             isa="none",
             num_threads=1,
             weight_version="default",
+            max_requests=_MAX_RUNNING + max_queued,
         )
         self.engine = EngineLoop(
             self.corridor.engine,
@@ -61,13 +67,17 @@ class House:
         self._num_fronts = 0
 
     @asynccontextmanager
-    async def front(self, settings: FrontendSettings | None = None) -> AsyncIterator[Frontend]:
+    async def front(
+        self,
+        settings: FrontendSettings | None = None,
+        on_log_level: Callable[[str], None] = lambda _: None,
+    ) -> AsyncIterator[Frontend]:
         """An open frontend of its own origin."""
         origin = Origin(self._num_fronts, 1)
         self._num_fronts += 1
         tools = TextTools(letter_tokenizer(), letter_template())
         channel = self.corridor.connect(origin)
-        frontend = Frontend(channel, origin, tools, self.clock, settings)
+        frontend = Frontend(channel, origin, tools, self.clock, settings, on_log_level=on_log_level)
         opening = asyncio.create_task(frontend.open())
         while not opening.done():
             await self.step()
@@ -75,6 +85,7 @@ class House:
         yield frontend
         await frontend.close()
         assert frontend.live == ()
+        frontend._core.check()
 
     async def step(self, num: int = 1) -> None:
         for _ in range(num):
@@ -84,11 +95,11 @@ class House:
 
     async def submit(self, frontend: Frontend, ask: Ask) -> Answers:
         """Submit while the engine turns but computes no step."""
-        self.engine._switch.is_paused = True
+        self.engine._desk.is_paused = True
         submitting = asyncio.create_task(frontend.submit(ask))
         while not submitting.done():
             await self.step()
-        self.engine._switch.is_paused = False
+        self.engine._desk.is_paused = False
         return await submitting
 
     async def pieces(self, answers: Answers) -> list[Piece]:
@@ -104,6 +115,13 @@ class House:
             await self.step()
         await reading
         return found
+
+    async def settled(self, work: Awaitable[_Result]) -> _Result:
+        """What `work` gives, while the engine turns."""
+        task = asyncio.ensure_future(work)
+        while not task.done():
+            await self.step()
+        return await task
 
     async def ask(self, frontend: Frontend, ask: Ask) -> list[Piece]:
         return await self.pieces(await self.submit(frontend, ask))

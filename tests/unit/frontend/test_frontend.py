@@ -2,7 +2,8 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+import threading
+from collections.abc import Awaitable, Callable, Iterator
 from functools import wraps
 from typing import ParamSpec
 
@@ -11,6 +12,7 @@ from tests.sim.fake_runner import alone, letters
 from tests.sim.requests import sampling
 from tests.unit.frontend.house import house, text_of, tokens_of
 
+from roost.core.calls import CloseSession, FlushCache, ListSessions, OpenSession, SetLogLevel
 from roost.core.errors import (
     DeadlinePassed,
     DuplicateRequest,
@@ -21,7 +23,7 @@ from roost.core.errors import (
     ShuttingDown,
     TooManyTokens,
 )
-from roost.core.events import Accepted, Delta
+from roost.core.events import Accepted, Delta, Ended, Started
 from roost.core.outcome import Outcome
 from roost.core.params import SamplingParams
 from roost.core.request import LogprobsWanted, Origin, RequestId
@@ -30,11 +32,15 @@ from roost.frontend import (
     ChatPrompt,
     FrontendSettings,
     Piece,
+    Prompt,
+    SessionWish,
     TextPrompt,
     TokenPrompt,
     Wish,
     refusal_of,
 )
+from roost.frontend.intake import Intake, Prepared
+from roost.frontend.naming import AnswerName
 from roost.wire.messages import Heartbeat, Load, Output, Outputs
 
 P = ParamSpec("P")
@@ -341,77 +347,284 @@ async def test_abort_ends_one_with_what_it_had() -> None:
     async with house() as it, it.front() as front:
         answers = await it.submit(front, Ask.one(HELLO, params(50), rid="x"))
         await it.step(4)
-        assert front.abort("x")
+        assert (await it.settled(front.abort("x", "by order"))).count == 1
         pieces = await it.pieces(answers)
         assert ending(pieces) is Outcome.CLIENT_CANCELLED
-        assert tokens_of(pieces) == expected(50)[:4]
-        assert not front.abort("x")
+        assert pieces[-1].ended is not None
+        assert pieces[-1].ended.message == "by order"
+        assert tokens_of(pieces) == expected(50)[: len(tokens_of(pieces))]
+        assert len(tokens_of(pieces)) >= 4
+        assert (await it.settled(front.abort("x"))).count == 0
 
 
 @runs
 async def test_abort_works_from_another_front_and_by_the_name_of_a_call() -> None:
     async with house() as it, it.front() as front, it.front() as other:
-        one = await it.submit(front, Ask.one(HELLO, params(50), rid="one"))
-        many = await it.submit(front, Ask.one(HELLO, params(50, n=2), rid="many"))
+        one = await it.submit(front, Ask.one(HELLO, params(200), rid="one"))
+        many = await it.submit(front, Ask.one(HELLO, params(200, n=2), rid="many"))
         alike = await it.submit(front, Ask.one(HELLO, params(8), rid="many_"))
-        assert not other.abort("one")
-        assert not other.abort("many")
+        assert (await it.settled(other.abort("on"))).count == 0
+        assert (await it.settled(other.abort("one"))).count == 1
+        assert (await it.settled(other.abort("many"))).count == 2
         assert ending(await it.pieces(one)) is Outcome.CLIENT_CANCELLED
         pieces = await it.pieces(many)
         assert [ending(pieces, i) for i in (0, 1)] == [Outcome.CLIENT_CANCELLED] * 2
         assert ending(await it.pieces(alike)) is Outcome.LENGTH
 
 
-@runs
-async def test_abort_by_the_name_of_a_call_is_known_where_it_came_in() -> None:
-    async with house() as it, it.front() as front:
-        many = await it.submit(front, Ask.one(HELLO, params(50, n=2), rid="many"))
-        assert not front.abort("man")
-        assert front.abort("many")
-        pieces = await it.pieces(many)
-        assert [ending(pieces, i) for i in (0, 1)] == [Outcome.CLIENT_CANCELLED] * 2
+class Latch:
+    """Holds up whoever tokenises until it is let go."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._gate = threading.Event()
+        prepare = Intake.prepare
+
+        def held(intake: Intake, ask: Ask, names: tuple[AnswerName, ...]) -> list[Prepared]:
+            assert self._gate.wait(30)
+            return prepare(intake, ask, names)
+
+        monkeypatch.setattr(Intake, "prepare", held)
+
+    def let_go(self) -> None:
+        self._gate.set()
 
 
-@runs
-async def test_what_is_aborted_while_it_is_tokenised_never_reaches_the_engine() -> None:
-    async with house() as it, it.front() as front:
-        submitting = asyncio.create_task(front.submit(Ask.one(HELLO, params(), rid="x")))
-        await asyncio.sleep(0)
-        assert len(front.live) == 1
-        assert front.abort("x")
-        pieces = await it.pieces(await submitting)
-        assert ending(pieces) is Outcome.CLIENT_CANCELLED
-        assert it.runner.plans == []
+@pytest.fixture
+def latch(monkeypatch: pytest.MonkeyPatch) -> Iterator[Latch]:
+    """Tokenising takes as long as a test wants."""
+    held = Latch(monkeypatch)
+    yield held
+    held.let_go()
 
 
-@runs
-async def test_abort_all_ends_what_everybody_asked_for() -> None:
-    async with house() as it, it.front() as front, it.front() as other:
-        mine = await it.submit(front, Ask.one(HELLO, params(50)))
-        theirs = await it.submit(other, Ask.one(HELLO, params(50)))
-        aborting = asyncio.create_task(front.control("abort_all"))
-        while not aborting.done():
+@pytest.mark.parametrize("name", ["many", None])
+def test_an_abort_does_not_wait_for_the_tokeniser(latch: Latch, name: str | None) -> None:
+    @runs
+    async def run() -> None:
+        async with house() as it, it.front() as front, it.front() as other:
+            submitting = asyncio.create_task(front.submit(Ask.one(HELLO, params(n=2), rid="many")))
+            await asyncio.sleep(0)
+            assert front.live == ("many_0", "many_1")
+            assert (await it.settled(other.abort(name, "stop it"))).count == 2
+            answers = await submitting
+            pieces = [piece async for piece in answers]
+            latch.let_go()
+            assert [(p.index, p.text, p.token_ids) for p in pieces] == [(0, "", ()), (1, "", ())]
+            for piece in pieces:
+                assert piece.ended == Ended(Outcome.CLIENT_CANCELLED, message="stop it")
+            assert [(h.rid, h.prompt_ids, h.seed) for h in answers.heads] == [
+                ("many_0", (), 1),
+                ("many_1", (), 1),
+            ]
+            assert it.runner.plans == []
+
+    run()
+
+
+def test_an_answer_that_is_aborted_early_leaves_the_others_to_run(latch: Latch) -> None:
+    @runs
+    async def run() -> None:
+        async with house() as it, it.front() as front:
+            submitting = asyncio.create_task(front.submit(Ask.one(HELLO, params(n=2), rid="many")))
+            await asyncio.sleep(0)
+            assert (await it.settled(front.abort("many_1"))).count == 1
+            assert not submitting.done()
+            latch.let_go()
+            pieces = await it.pieces(await it.settled(submitting))
+            assert ending(pieces, 1) is Outcome.CLIENT_CANCELLED
+            assert (ending(pieces, 0), tokens_of(pieces, 0)) == (Outcome.LENGTH, expected(6))
+
+    run()
+
+
+def test_a_deadline_does_not_wait_for_the_tokeniser(latch: Latch) -> None:
+    @runs
+    async def run() -> None:
+        async with house() as it, it.front() as front:
+            submitting = asyncio.create_task(
+                front.submit(Ask((Wish(HELLO, params(n=2)),), timeout_s=3.0))
+            )
+            await asyncio.sleep(0)
+            it.clock.advance(3.1)
             await it.step()
-        assert (await aborting).is_ok
+            front._core.tick()
+            with pytest.raises(DeadlinePassed, match="Request waiting timeout reached"):
+                await submitting
+            latch.let_go()
+            assert front.live == ()
+            assert 'roost_requests_total{outcome="deadline"} 2' in front.metrics().decode()
+
+    run()
+
+
+def test_a_client_that_leaves_while_its_prompt_is_tokenised_is_never_sent(latch: Latch) -> None:
+    @runs
+    async def run() -> None:
+        async with house() as it, it.front() as front:
+            submitting = asyncio.create_task(front.submit(Ask.one(HELLO, params(), rid="x")))
+            await asyncio.sleep(0)
+            submitting.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await submitting
+            latch.let_go()
+            assert front.live == ()
+            await it.step(5)
+            assert it.runner.plans == []
+            expected_line = 'roost_requests_total{outcome="client_disconnected"} 1'
+            assert expected_line in front.metrics().decode()
+
+    run()
+
+
+@runs
+async def test_abort_of_everything_ends_what_everybody_asked_for() -> None:
+    async with house() as it, it.front() as front, it.front() as other:
+        mine = await it.submit(front, Ask.one(HELLO, params(200)))
+        theirs = await it.submit(other, Ask.one(HELLO, params(200)))
+        assert (await it.settled(front.abort(None))).count == 2
         for answers in (mine, theirs):
             assert ending(await it.pieces(answers)) is Outcome.CLIENT_CANCELLED
 
 
 @runs
-async def test_control_calls_answer_by_id() -> None:
-    async with house() as it, it.front() as front:
-        calls = [asyncio.create_task(front.control(verb)) for verb in ("load", "nonsense")]
-        while not all(call.done() for call in calls):
+async def test_calls_on_the_server_are_answered_by_id() -> None:
+    levels: list[str] = []
+    async with house() as it, it.front(on_log_level=levels.append) as front, it.front() as other:
+        calls = [
+            asyncio.create_task(front.call(call))
+            for call in (OpenSession("s"), ListSessions(), SetLogLevel("warning"))
+        ]
+        other_call = asyncio.create_task(other.call(CloseSession("nobody's")))
+        while not (other_call.done() and all(call.done() for call in calls)):
             await it.step()
-        answers = [await call for call in calls]
-        assert [a.is_ok for a in answers] == [True, False]
+        assert [(await call).is_ok for call in calls] == [True, True, True]
+        assert '"s"' in (await calls[1]).result
+        assert levels == ["warning"]
+        with pytest.raises(RequestError, match="session id nobody's does not exist"):
+            await other_call
 
 
 @runs
-async def test_a_control_call_that_nobody_answers_ends() -> None:
+async def test_a_call_that_nobody_answers_ends() -> None:
     async with house() as it, it.front(FrontendSettings(control_timeout_s=0.01)) as front:
-        with pytest.raises(DeadlinePassed, match="did not answer load"):
-            await front.control("load")
+        with pytest.raises(DeadlinePassed, match=r"did not answer ListSessions in 0\.01 s"):
+            await front.call(ListSessions())
+        with pytest.raises(DeadlinePassed, match=r"did not answer FlushCache in 0\.03 s"):
+            await front.call(FlushCache(timeout_s=0.02))
+        await it.step(3)  # their answers, which nobody wants any more
+        front.engine_lost("The engine died.")
+        with pytest.raises(EngineFault):
+            await front.abort("x")
+
+
+@runs
+async def test_no_front_holds_more_than_the_engine_does() -> None:
+    async with house(max_queued=1) as it, it.front() as front:
+        held = await it.submit(front, Ask((Wish(HELLO, params(30), rid="a"),)))
+        with pytest.raises(QueueFull, match=r"The request queue is full\."):
+            await front.submit(Ask.one(HELLO, params(n=9)))  # 8 run and 1 waits, at most
+        assert front.live == ("a",)
+        assert 'roost_requests_total{outcome="queue_full"} 9' in front.metrics().decode()
+        assert ending(await it.pieces(held)) is Outcome.LENGTH
+
+
+# ---- sessions
+
+
+def turn(
+    prompt: Prompt, rid: str, parent: str | None, *, num: int = 6, overflow: bool = False
+) -> Ask:
+    return Ask(
+        (Wish(prompt, params(num)),),
+        rid=rid,
+        session=SessionWish("s", parent),
+        overflow="clamp" if overflow else "refuse",
+    )
+
+
+@runs
+async def test_a_turn_goes_on_from_an_earlier_one() -> None:
+    async with house() as it, it.front() as front:
+        await it.settled(front.call(OpenSession("s")))
+        first = await it.ask(front, turn(HELLO, "1", None))
+        assert (tokens_of(first), first[0].prompt_ids) == (expected(6), HELLO_IDS)
+        answers = await it.submit(front, turn(TokenPrompt((1, 2)), "2", "1"))
+        assert answers.heads[0].prompt_ids == (1, 2)
+        second = await it.pieces(answers)
+        whole = (*HELLO_IDS, *expected(6), 1, 2)
+        assert second[0].prompt_ids == whole
+        assert [p.prompt_ids for p in second[1:]] == [None] * (len(second) - 1)
+        assert tokens_of(second) == expected(6, prompt=whole)
+        assert second[-1].ended is not None
+        assert second[-1].ended.usage.num_prompt_tokens == len(whole)
+
+
+@runs
+async def test_a_chat_goes_on_with_what_the_template_puts_behind_an_answer() -> None:
+    async with house() as it, it.front() as front:
+        await it.settled(front.call(OpenSession("s")))
+        await it.ask(front, turn(ChatPrompt(({"role": "user", "content": "hi"},)), "1", None))
+        more = ChatPrompt(({"role": "user", "content": "so"},))
+        answers = await it.submit(front, turn(more, "2", "1"))
+        assert answers.heads[0].prompt_text == "usoa"
+        first = (20, 7, 8, 0)
+        pieces = await it.pieces(answers)
+        assert pieces[0].prompt_ids == (*first, *expected(6, prompt=first), 20, 18, 14, 0)
+
+
+@runs
+async def test_a_turn_is_checked_here_for_what_is_new_and_there_for_the_whole() -> None:
+    async with house() as it, it.front() as front:
+        await it.settled(front.call(OpenSession("s")))
+        with pytest.raises(TooManyTokens, match="total of 257 tokens"):
+            await it.submit(front, turn(HELLO, "0", None, num=252))
+        await it.ask(front, turn(TokenPrompt((1,) * 100), "1", None, num=100))
+        with pytest.raises(RequestError, match="total of 257 tokens") as caught:
+            await it.submit(front, turn(TokenPrompt((1,)), "2", "1", num=56))
+        assert (caught.value.code, caught.value.http_status) == (TooManyTokens.code, 400)
+        clamped = await it.ask(front, turn(TokenPrompt((1,)), "2", "1", num=60, overflow=True))
+        assert len(tokens_of(clamped)) == 55
+        with pytest.raises(RequestError, match="Invalid request session id"):
+            await it.submit(front, turn(HELLO, "3", "no such turn"))
+        unknown = Ask((Wish(HELLO, params()),), session=SessionWish("t"))
+        with pytest.raises(RequestError, match="session id t does not exist"):
+            await it.submit(front, unknown)
+        bad = Ask(
+            (Wish(HELLO, params(), LogprobsWanted(prompt_from=-2)),), session=SessionWish("s")
+        )
+        with pytest.raises(RequestError, match="logprob_start_len must be at least -1, got -2"):
+            await it.submit(front, bad)
+
+
+@runs
+async def test_each_answer_of_an_ask_is_a_turn_of_its_own() -> None:
+    async with house() as it, it.front() as front:
+        await it.settled(front.call(OpenSession("s")))
+        ask = Ask((Wish(HELLO, params(n=2)),), rid="r", session=SessionWish("s"))
+        await it.ask(front, ask)
+        pieces = await it.ask(front, turn(TokenPrompt((3,)), "next", "r_1"))
+        assert pieces[0].prompt_ids == (*HELLO_IDS, *expected(6, seed=2), 3)
+
+
+# ---- the loop
+
+
+@runs
+async def test_a_large_batch_lets_the_loop_breathe_and_keeps_its_order() -> None:
+    async with house() as it, it.front(FrontendSettings(notify_batch_size=10)) as front:
+        answers = await it.submit(front, Ask.one(HELLO, params(50), rid="x"))
+        outputs = [Output(RequestId("x"), 1, Started(0))]
+        outputs += [Output(RequestId("x"), 1, Delta(i, (1,))) for i in range(34)]
+        it.corridor.engine.send(Origin(0, 1), Outputs(tuple(outputs)))
+        life = front._core.ledger.life(RequestId("x"))
+        assert life is not None
+        front._corridor.pump()
+        seen: list[int] = []
+        while not seen or seen[-1] < 34:
+            seen.append(life.num_completion_tokens)
+            await asyncio.sleep(0)
+        assert seen == [9, 19, 29, 34]
+        answers.close()
 
 
 @runs
@@ -432,7 +645,7 @@ async def test_a_deadline_that_the_engine_forgets_is_kept_here() -> None:
     async with house() as it, it.front() as front:
         answers = await it.submit(front, Ask((Wish(HELLO, params(50)),), timeout_s=5.0))
         it.clock.advance(20.0)
-        front._board.reap()
+        front._core.tick()
         piece = await anext(answers)
         assert piece.ended is not None
         assert piece.ended.outcome is Outcome.DEADLINE
@@ -550,11 +763,11 @@ async def test_late_output_is_said_once_with_its_count(caplog: pytest.LogCapture
             answers = await it.submit(front, Ask.one(HELLO, params(50), rid=str(number)))
             answers.close()
         # Tokens that were on their way, as when the engine is in the middle of a step.
-        late = tuple(Output(RequestId(str(n)), Delta((1,))) for n in range(20))
+        late = tuple(Output(RequestId(str(n)), n + 1, Delta(0, (1,))) for n in range(20))
         it.corridor.engine.send(Origin(0, 1), Outputs(late + late))
         await it.step()
-        front._board.reap()
-        front._board.reap()
+        front._core.tick()
+        front._core.tick()
         (line,) = (r for r in caplog.records if r.levelno == logging.WARNING)
         facts = line.__dict__
         assert (facts["cause"], facts["num_requests"], facts["num_outputs"]) == ("client", 20, 40)
@@ -569,10 +782,10 @@ async def test_output_for_a_stranger_is_counted_and_harms_nobody(
 ) -> None:
     async with house() as it, it.front() as front:
         answers = await it.submit(front, Ask.one(HELLO, params()))
-        stranger = Output(RequestId("never seen"), Delta((1,)))
+        stranger = Output(RequestId("never seen"), 99, Delta(0, (1,)))
         it.corridor.engine.send(Origin(0, 1), Outputs((stranger,)))
         assert tokens_of(await it.pieces(answers)) == expected(6)
-        front._board.reap()
+        front._core.tick()
         assert said(caplog, logging.WARNING) == ["output came for requests that are not known here"]
         assert 'roost_late_outputs_total{cause="unknown"} 1.0' in front.metrics().decode()
 
@@ -584,7 +797,8 @@ async def test_an_event_that_the_table_forbids_ends_that_request_only(
     async with house() as it, it.front() as front:
         bad = await it.submit(front, Ask.one(HELLO, params(), rid="bad"))
         good = await it.submit(front, Ask.one(HELLO, params(), rid="good"))
-        it.corridor.engine.send(Origin(0, 1), Outputs((Output(RequestId("bad"), Accepted()),)))
+        again = Output(RequestId("bad"), 1, Accepted())
+        it.corridor.engine.send(Origin(0, 1), Outputs((again,)))
         assert ending(await it.pieces(bad)) is Outcome.ENGINE_FAULT
         assert tokens_of(await it.pieces(good)) == expected(6)
         assert "roost_protocol_violations_total 1.0" in front.metrics().decode()
