@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from tests.sim.fake_runner import EOS_ID, alone
-from tests.sim.house import House
+from tests.sim.house import BOS_ID, House
 from tests.sim.worker import Asked
 
 from roost.core.outcome import Outcome
@@ -42,7 +42,9 @@ def prompts_of(house: House, asked: Asked, depth: int = 0) -> set[tuple[int, ...
             output = alone(prompt, parent.request.sampling)
             history = history_of(prompt, output, asked)
             new = request.prompt_ids
-            if history and history[-1] == EOS_ID and new and new[0] == EOS_ID:
+            if history and new[:1] == (BOS_ID,):
+                new = new[1:]
+            if history[-1:] == (EOS_ID,) and new[:1] == (EOS_ID,):
                 new = new[1:]
             found.add((*history, *new))
     return found

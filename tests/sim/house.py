@@ -4,10 +4,13 @@ What is real: each worker's FrontCore with its ledger and switchboard, the engin
 scheduler and its sessions. What is not: the model (`fake_runner`), the network, and the clock.
 """
 
+import contextlib
 import logging
 import math
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import assert_never
 
 from tests.sim import script
 from tests.sim.agenda import Agenda
@@ -18,6 +21,7 @@ from tests.sim.worker import Asked, Called, Worker
 from roost.cache import PagePool
 from roost.core import calls
 from roost.core.events import Event
+from roost.core.outcome import Outcome
 from roost.core.plan import BatchPlan, StepResult
 from roost.core.request import Origin, RequestId
 from roost.sched import SchedLimits, Scheduler
@@ -26,10 +30,14 @@ from roost.wire.messages import Goodbye, ModelFacts
 from roost.worker import EngineLoop
 
 MAX_CONTEXT_TOKENS = 200
+# "a" begins a prompt of the fake model.
+BOS_ID = 0
 # A turn of the engine's loop takes so long, even when it has nothing to compute.
 _TURN_S = 0.001
-_FIRST_SERVER_S = 1.0
+_FIRST_SERVED_S = 1.0
 _SETTLED_EVERY_S = 0.5
+# A client whose worker takes nothing tries again after so long.
+_KNOCK_S = 0.05
 
 
 class BreakableRunner(FakeRunner):
@@ -82,6 +90,8 @@ class House:
             max_step_tokens=layout.max_running + 12,
             growth_tokens=0,
             queue_timeout_s=layout.queue_timeout_s,
+            bos_id=BOS_ID,
+            eos_ids=frozenset({EOS_ID}),
             max_sessions=layout.max_sessions,
             session_timeout_s=layout.session_timeout_s,
             session_busy=layout.session_busy,
@@ -122,6 +132,7 @@ class House:
         # (stage, what happened to a request there) → how often.
         self.coverage: Counter[tuple[str, str]] = Counter()
         self.lines = AllLines()
+        self._num_outside = 0
         self._engine_turn_s = math.inf
         self._engine_busy_s = 0.0
         self.network.on_arrival(lambda: self._wake_engine(self.agenda.now_s))
@@ -131,28 +142,43 @@ class House:
     # ---- running
 
     def run(self, actions: tuple[script.Action, ...]) -> None:
-        """Do it all, let it settle, and leave nothing of it in this process."""
+        """Do it all, and let it settle."""
+        with self.listening():
+            self.open()
+            for action in actions:
+                self.do(action)
+            self.settle()
+
+    @contextlib.contextmanager
+    def listening(self) -> Iterator[None]:
+        """What roost logs is kept here meanwhile, and shown nowhere."""
         logger = logging.getLogger("roost")
         before = (logger.level, logger.propagate)
         logger.addHandler(self.lines)
         logger.setLevel(logging.DEBUG)
         logger.propagate = False
         try:
-            self.agenda.run_until(_FIRST_SERVER_S)
-            for action in actions:
-                self.do(action)
-            self.settle()
+            yield
         finally:
             logger.removeHandler(self.lines)
             logger.setLevel(before[0])
             logger.propagate = before[1]
+
+    def open(self) -> None:
+        """Every worker has said Hello, and was welcomed."""
+        self.agenda.run_until(_FIRST_SERVED_S)
+
+    def close_engine(self, outcome: Outcome) -> None:
+        """The engine's process comes to its end, and says so to whom it can."""
+        self.engine.close(outcome)
+        self._engine_busy_s = self._engine_turn_s = math.inf
 
     def settle(self, limit_s: float = 120.0) -> None:
         """Until nobody has anything to do or to say. Raises AssertionError if that never comes."""
         self.network.heal()
         self.runner.faults.clear()
         end_s = self.agenda.now_s + limit_s
-        self.calls.append(self.workers[0].call(calls.Resume()))
+        self._bid(script.ResumeIt(0))
         num_quiet = 0
         while num_quiet < 4:
             assert self.agenda.now_s < end_s, f"not settled: {self._unsettled()}"
@@ -167,6 +193,7 @@ class House:
         if (load.num_running, load.num_waiting) != (0, 0):
             left.append(f"engine: {load.num_running} running, {load.num_waiting} waiting")
         left += [f"call {c.call}" for c in self.calls if not c.num_done and not c.is_timed_out]
+        left += ["a client waits outside"] * self._num_outside
         left += [f"{w.origin} is stalled" for w in self.workers if w.is_stalled]
         return left
 
@@ -188,21 +215,38 @@ class House:
                 self._cover_named(rid, "row faults")
             case script.Leave(name=name):
                 self._leave(name)
+            case script.Kill() | script.Stall() | script.Lose() | script.Delay() | script.Shut():
+                self._trouble(self.workers[action.front % len(self.workers)], action)
             case _:
-                self._do_at(self.workers[action.front % len(self.workers)], action)
+                self._bid(action)
 
-    def _do_at(self, worker: Worker, action: script.Action) -> None:
+    def _bid(self, action: script.Ask | script.Probe | script.Calling) -> None:
+        """What a client wants of a worker; one that is not open, or stalled, takes it later."""
+        worker = self.workers[action.front % len(self.workers)]
+        if worker.is_stalled or not worker.is_open:
+            self._num_outside += 1
+
+            def again() -> None:
+                self._num_outside -= 1
+                self._bid(action)
+
+            self.agenda.after(_KNOCK_S, again)
+            return
         match action:
             case script.Ask():
                 asks = worker.ask(action)
                 self.asked += asks
                 self.by_call.setdefault(action.name, []).extend(asks)
                 for asked in asks:
-                    self.by_call.setdefault(asked.rid, [])
-                    if asked not in self.by_call[asked.rid]:
-                        self.by_call[asked.rid].append(asked)
+                    if asked.rid != action.name:
+                        self.by_call.setdefault(asked.rid, []).append(asked)
             case script.Probe():
                 self.asked += worker.probe(action)
+            case _:
+                self._call(worker, action)
+
+    def _trouble(self, worker: Worker, action: script.Action) -> None:
+        match action:
             case script.Kill():
                 self._kill(worker, action)
             case script.Stall(seconds=seconds):
@@ -220,9 +264,9 @@ class House:
                 self._cover_worker(worker, "shutdown")
                 worker.shut()
             case _:
-                self._call(worker, action)
+                raise AssertionError(f"{action} is no trouble")
 
-    def _call(self, worker: Worker, action: script.Action) -> None:
+    def _call(self, worker: Worker, action: script.Calling) -> None:
         extra_s = 0.0
         call: calls.Call
         match action:
@@ -252,7 +296,7 @@ class House:
             case script.Level(level=level):
                 call = calls.SetLogLevel(level)
             case _:
-                raise AssertionError(f"{action} is no action of a worker")
+                assert_never(action)
         self.calls.append(worker.call(call, 10.0 + extra_s))
 
     def _leave(self, name: str) -> None:
@@ -286,6 +330,8 @@ class House:
 
     def _wake_engine(self, at_s: float) -> None:
         at_s = max(at_s, self._engine_busy_s)
+        if at_s == math.inf:
+            return
         if at_s < self._engine_turn_s:
             self._engine_turn_s = at_s
             self.agenda.at(at_s, lambda: self._turn(at_s))
@@ -348,10 +394,11 @@ class House:
             return "ended"
         if asked.life is None or not asked.life.is_sent:
             return "tokenising"
-        seq = self.scheduler._live.get(asked.envelope.rid)
-        if seq is None or seq.envelope != asked.envelope:
-            is_sent_only = not asked.seen
-            return "on the way" if is_sent_only else "just ended"
+        seq = self.scheduler._roster.numbered(asked.envelope.origin, asked.envelope.serial)
+        if seq is None:
+            return "just ended" if asked.seen else "on the way"
+        if seq.turn is not None and seq.turn.is_held:
+            return "held"
         if seq.lease is None:
             return "retracted" if seq.num_retractions else "queued"
         return "running" if seq.num_generated else "prefilling"

@@ -7,12 +7,13 @@ from collections import Counter
 from tests.sim import script
 from tests.sim.expected import prompts_of
 from tests.sim.fake_runner import alone
-from tests.sim.house import House
+from tests.sim.house import MAX_CONTEXT_TOKENS, House
 from tests.sim.worker import Asked, Called, Worker
 
 from roost.core import calls
 from roost.core.events import Delta, Ended, Started
 from roost.core.outcome import OUTCOMES, Outcome
+from roost.core.plan import PAGE_TOKENS
 
 # An engine that is silent for so long is given up by its workers.
 _GIVEN_UP_S = 30.0
@@ -172,7 +173,10 @@ def _why_not_invalid(house: House, asked: Asked, ending: Ended) -> str:
     if ending.code == "duplicate_request":
         return "" if _has_twin(house, asked) else "its rid was free"
     if ending.code == "context_length_exceeded":
-        return "" if asked.request.turn is not None else "it fits"
+        request = asked.request
+        num_tokens = len(request.prompt_ids) + request.sampling.max_new_tokens
+        is_long = num_tokens > min(MAX_CONTEXT_TOKENS, PAGE_TOKENS * house.layout.num_pages)
+        return "" if request.turn is not None or is_long else "it fits"
     turn = asked.request.turn
     if turn is None:
         return "there is nothing wrong with it"
@@ -298,7 +302,8 @@ def _may_time_out(house: House, called: Called) -> bool:
         return True
     if isinstance(called.call, calls.Abort | calls.SetLogLevel | calls.Pause) and losses.notices:
         return True
-    end_s = called.at_s + 10.0 + getattr(called.call, "timeout_s", 0.0)
+    call = called.call
+    end_s = called.at_s + 10.0 + (call.timeout_s if isinstance(call, calls.FlushCache) else 0.0)
     return any(
         from_s <= end_s and until_s >= called.at_s and until_s - from_s >= 1.0
         for from_s, until_s in house.silences
@@ -312,8 +317,10 @@ def _of_answer(house: House, called: Called) -> list[str]:
         case calls.Abort(name=name):
             if not done.is_ok:
                 return [f"refused: {done.message}"]
-            if name is not None and done.count > len(house.by_call.get(name, [])):
-                return [f"touched {done.count}, of {len(house.by_call.get(name, []))} ever there"]
+            num = len(house.by_call.get(name, [])) if name is not None else len(house.asked)
+            # Where news of an end got lost, the worker counts again what the engine has ended.
+            if done.count > num and not house.network.losses.num:
+                return [f"touched {done.count}, of {num} ever there"]
         case calls.Pause() | calls.Resume() | calls.SetLogLevel() | calls.ListSessions():
             if not done.is_ok:
                 return [f"refused: {done.message}"]

@@ -14,18 +14,24 @@ _WAYS: Final = ("up", "down")
 # What scripts of each kind do besides asking, leaving and aborting: (what, how often).
 _KINDS: Final[dict[str, dict[str, int]]] = {
     "calm": {},
-    "sessions": {"session": 12, "turn": 40, "close": 4, "list": 1},
-    "operators": {"pause": 4, "resume": 6, "flush": 3, "level": 2, "abort_all": 3, "probe": 3},
-    "deaths": {"kill": 4, "stall": 3, "shut": 1, "stall_engine": 2, "flush": 1, "level": 2},
-    "losses": {"lose": 8, "delay": 5, "level": 2, "probe": 1, "session": 3, "turn": 8},
-    "faults": {"break": 3, "fault_row": 4, "turn": 8, "session": 3},
+    "sessions": {"session": 2, "turn": 70, "close": 3, "list": 1},
+    "operators": {
+        "pause": 4, "resume": 6, "flush": 3, "level": 2, "abort_all": 2, "probe": 3,
+        "session": 1, "turn": 20,
+    },
+    "deaths": {
+        "kill": 4, "stall": 3, "shut": 2, "stall_engine": 2, "flush": 1, "level": 2,
+        "session": 1, "turn": 20,
+    },
+    "losses": {"lose": 8, "delay": 5, "level": 2, "probe": 1, "session": 1, "turn": 24},
+    "faults": {"break": 3, "fault_row": 4, "turn": 24, "session": 1},
     "all": {
-        "session": 5, "turn": 14, "close": 2, "list": 1, "pause": 1, "resume": 3, "flush": 1,
+        "session": 1, "turn": 40, "close": 2, "list": 1, "pause": 1, "resume": 3, "flush": 1,
         "level": 1, "abort_all": 1, "probe": 1, "kill": 1, "stall": 1, "shut": 1, "lose": 1,
         "delay": 1, "break": 1, "fault_row": 1, "stall_engine": 1,
     },
 }  # fmt: skip
-_ALWAYS: Final = {"ask": 30, "wait": 22, "leave": 7, "abort": 7}
+_ALWAYS: Final = {"ask": 34, "wait": 18, "leave": 7, "abort": 7}
 
 
 class _Roller:
@@ -38,26 +44,30 @@ class _Roller:
 
     def write(self, seed: int) -> script.Script:
         weights = {**_ALWAYS, **_KINDS[self._kind]}
-        num = self._dice.randint(3, 40)
+        num = self._dice.randint(3, 36)
         whats = self._dice.choices(tuple(weights), tuple(weights.values()), k=num)
         actions: list[script.Action] = []
         if "session" in weights:
-            actions += [self._open(), self._wait()]
-        actions += [self._action(what) for what in whats]
+            actions += [script.Open(self._front(), f"s{i}") for i in range(_NUM_SESSIONS)]
+            actions.append(script.Wait(0.5))
+        for what in whats:
+            actions.append(self._action(what))
+            if self._dice.random() < 0.2:
+                actions.append(script.Wait(self._dice.choice((0.03, 0.1, 0.2))))
         return script.Script(seed, self._layout, tuple(actions))
 
     def _lay_out(self) -> script.Layout:
         pick = self._dice.choice
         return script.Layout(
             num_fronts=self._dice.randint(1, 4),
-            num_pages=self._dice.randint(5, 16),
-            max_running=self._dice.randint(1, 6),
-            max_queued=pick((1, 3, 30, 30, 30)),
-            step_s=pick((0.005, 0.02, 0.05)),
+            num_pages=pick((5, 6, 7, 8, 10, 14)),
+            max_running=self._dice.choice((1, 2, 4, 6)),
+            max_queued=pick((1, 4, 30, 30, 30)),
+            step_s=pick((0.01, 0.05, 0.1)),
             spread_s=pick((0.001, 0.01, 0.1)),
-            queue_timeout_s=pick((20.0, 20.0, 1.0)),
+            queue_timeout_s=pick((60.0, 60.0, 1.0)),
             session_timeout_s=pick((30.0, 30.0, 2.0)),
-            max_sessions=pick((1, 4, 4)),
+            max_sessions=pick((1, 4, 4, 4)),
             session_busy=pick(("wait", "wait", "refuse")),
         )
 
@@ -124,13 +134,13 @@ class _Roller:
         return script.Ask(
             self._front(),
             self._new_name(),
-            self._prompt(dice.randint(1, 40)),
-            new=dice.randint(0, 25),
+            self._prompt(dice.choice((2, 9, 30, 60))),
+            new=dice.randint(0, 40),
             seed=dice.randint(0, 3),
             n=n,
             stop_id=dice.choice((None, None, 7)),
             timeout_s=dice.choice((None, None, None, 0.3, 2.0)),
-            tokenise_s=dice.choice((0.0, 0.005, 0.3)),
+            tokenise_s=dice.choice((0.0, 0.0, 0.0, 0.005, 0.3)),
             is_bad=dice.random() < 0.03,
         )
 
@@ -140,7 +150,7 @@ class _Roller:
         of_session = [name for name, where in self._turns if where == session]
         parent = None
         if of_session and dice.random() < 0.75:
-            parent = dice.choice(of_session[-4:])
+            parent = dice.choice(of_session[-3:])
         elif dice.random() < 0.05:
             parent = "nobody"
         name = self._new_name()
@@ -155,11 +165,11 @@ class _Roller:
             new=dice.randint(0, 12),
             seed=dice.randint(0, 3),
             timeout_s=dice.choice((None, None, None, None, 1.0)),
-            tokenise_s=dice.choice((0.0, 0.005, 0.3)),
+            tokenise_s=dice.choice((0.0, 0.0, 0.0, 0.005, 0.3)),
             turn=script.Turn(
                 session,
                 parent,
-                offset=dice.choice((0, 0, 0, 0, 2, -2, 500)),
+                offset=dice.choice((0, 0, 0, 0, 0, 0, 2, -2, 500)),
                 drops_output=dice.random() < 0.1,
                 replaces=dice.random() < 0.1,
             ),
@@ -171,7 +181,7 @@ class _Roller:
         return script.Open(self._front(), self._session(), timeout_s, dice.choice((0, 0, 0, 40)))
 
     def _wait(self) -> script.Wait:
-        return script.Wait(self._dice.choice((0.002, 0.02, 0.1, 0.4, 0.4, 1.5, 1.5, 6.0)))
+        return script.Wait(self._dice.choice((0.0, 0.002, 0.02, 0.05, 0.1, 0.2, 0.4, 1.5, 6.0)))
 
     def _prompt(self, length: int) -> tuple[int, ...]:
         return tuple(self._dice.randrange(VOCAB_SIZE - 1) for _ in range(length))

@@ -162,18 +162,12 @@ class Wait(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     seconds: float
 
 
+Calling = AbortCall | Open | Close | ListThem | PauseIt | ResumeIt | Flush | Level
 Action = (
     Ask
     | Probe
     | Leave
-    | AbortCall
-    | Open
-    | Close
-    | ListThem
-    | PauseIt
-    | ResumeIt
-    | Flush
-    | Level
+    | Calling
     | Kill
     | Stall
     | StallEngine

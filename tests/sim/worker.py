@@ -104,7 +104,7 @@ class Witness(Meter):
     """Sees what the meter would see, and keeps it as it is."""
 
     def __init__(self, now_s: Callable[[], float]) -> None:
-        super().__init__()
+        # Nothing of the meter itself is needed.
         self._now_s = now_s
         self.by_serial: dict[int, Asked] = {}
         self.on_event: Callable[[Asked, Event], None] = lambda _asked, _event: None
@@ -241,6 +241,11 @@ class Worker:
     def die(self) -> None:
         self.is_dead = True
         self._unheard.clear()
+
+    @property
+    def is_open(self) -> bool:
+        """It was welcomed, and takes what clients ask."""
+        return self.core.engine.facts is not None
 
     @property
     def is_stalled(self) -> bool:
