@@ -147,8 +147,9 @@ def shown(event: Event) -> str:
     match event:
         case Accepted():
             return "accepted"
-        case Started(num_cached_tokens=cached):
-            return f"started cached={cached}"
+        case Started(num_cached_tokens=cached, prompt_ids=prompt_ids):
+            told = f" prompt={letters_of(prompt_ids)}" if prompt_ids else ""
+            return f"started cached={cached}{told}"
         case Delta(token_ids=ids):
             return f"+ {letters_of(ids)}"
         case Ended(outcome=outcome, matched=matched, message=message, code=code):

@@ -4,9 +4,13 @@
 
 rewrites the files with what happens now, for review as a diff. Commands:
 
-    desk pages=8 step=32 running=4 queued=10 context=512 growth=128 queue_timeout=5   (any, first)
-    submit NAME prompt=N new=N [min=N] [stop=TEXT] [stop_id=N] [seed=N] [deadline=S]
-    cancel NAME · leave NAME · fault NAME · crash · wait S · step [N] · load
+    desk pages=8 step=32 running=4 queued=10 context=512 growth=128 queue_timeout=5
+        session_timeout=9   (any of them, first)
+    submit NAME prompt=N new=N [min=N] [stop=TEXT] [stop_id=N] [seed=N] [deadline=S] [group=TEXT]
+        [session=ID [after=NAME] [offset=N] [drops_output] [replaces] [clamped]]
+    cancel NAME · leave NAME · abort NAME · abort · fault NAME · crash · retract
+    open ID [capacity=N] [timeout=S] · close ID · sessions
+    wait S · step [N] · load
 """
 
 import sys
@@ -15,8 +19,11 @@ from pathlib import Path
 from tests.sim.desk import Desk, shown
 from tests.sim.requests import request, sampling
 
+from roost.core.errors import RequestError
 from roost.core.plan import BatchPlan
+from roost.core.request import RequestId, SessionTurn
 from roost.sched import Addressed
+from roost.sessions import SessionView
 
 
 class Player:
@@ -32,9 +39,17 @@ class Player:
                 self.desk = _desk(facts)
                 return ""
             case "submit":
-                return _lines(self._submit(names[0], facts))
+                return _lines(self._submit(names[0], facts, set(names[1:])))
             case "cancel" | "leave":
                 return _lines(self.desk.cancel(names[0], is_disconnect=verb == "leave"))
+            case "abort":
+                return _lines(self.desk.abort(names[0] if names else None))
+            case "open" | "close":
+                return self._open_or_close(verb, names[0], facts)
+            case "sessions":
+                return "\n".join(map(_session, self.desk.scheduler.sessions(self.desk.now_s)))
+            case "retract":
+                return _lines(self.desk.hear(self.desk.scheduler.retract_all(self.desk.now_s)))
             case "fault":
                 self.desk.runner.faults.add(names[0])
                 return ""
@@ -55,7 +70,18 @@ class Player:
                 )
         raise AssertionError(f"no such command: {command}")
 
-    def _submit(self, name: str, facts: dict[str, str]) -> list[Addressed]:
+    def _open_or_close(self, verb: str, session_id: str, facts: dict[str, str]) -> str:
+        try:
+            if verb == "close":
+                return _lines(self.desk.close(session_id))
+            timeout_s = float(facts["timeout"]) if "timeout" in facts else None
+            capacity_chars = int(facts.get("capacity", 0))
+            self.desk.open(session_id, capacity_chars=capacity_chars, timeout_s=timeout_s)
+        except RequestError as error:
+            return f"refused · {error.message}"
+        return ""
+
+    def _submit(self, name: str, facts: dict[str, str], flags: set[str]) -> list[Addressed]:
         asked = sampling(
             int(facts["new"]),
             min_new_tokens=int(facts.get("min", 0)),
@@ -66,8 +92,37 @@ class Player:
         now_s = self.desk.now_s
         deadline_s = now_s + float(facts.get("deadline", "inf"))
         return self.desk.submit(
-            request(name, int(facts["prompt"]), asked, arrival_s=now_s, deadline_s=deadline_s)
+            request(
+                name,
+                int(facts["prompt"]),
+                asked,
+                arrival_s=now_s,
+                deadline_s=deadline_s,
+                group=facts.get("group", ""),
+                turn=_turn(facts, flags) if "session" in facts else None,
+            )
         )
+
+
+def _turn(facts: dict[str, str], flags: set[str]) -> SessionTurn:
+    return SessionTurn(
+        facts["session"],
+        RequestId(facts["after"]) if "after" in facts else None,
+        offset=int(facts.get("offset", 0)),
+        drops_output="drops_output" in flags,
+        replaces="replaces" in flags,
+        is_clamped="clamped" in flags,
+    )
+
+
+def _session(session: SessionView) -> str:
+    lines = [f"{session.id}{' closing' if session.is_closing else ''} idle={session.idle_s:g}"]
+    depths: dict[str | None, int] = {None: 0}
+    for turn in session.turns:
+        depth = depths[turn.rid] = depths[turn.parent] + 1
+        tokens = f"{turn.num_prompt_tokens}+{turn.num_output_tokens}"
+        lines.append(f"{'  ' * depth}{turn.rid} {turn.state} {tokens}")
+    return "\n".join(lines)
 
 
 def _desk(facts: dict[str, str]) -> Desk:
@@ -79,6 +134,7 @@ def _desk(facts: dict[str, str]) -> Desk:
         growth_tokens=int(facts.get("growth", 128)),
         max_context_tokens=int(facts.get("context", 512)),
         queue_timeout_s=float(facts.get("queue_timeout", "inf")),
+        session_timeout_s=float(facts.get("session_timeout", "inf")),
     )
 
 
