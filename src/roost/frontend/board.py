@@ -13,7 +13,8 @@ from roost.core.events import Delta, Ended, Event
 from roost.core.lifecycle import ProtocolViolation
 from roost.core.outcome import Outcome
 from roost.core.request import Envelope, GenerateRequest, Origin, RequestId
-from roost.frontend.ledger import LateCause, LateLine, Ledger, Life
+from roost.frontend.late import LateCause, LateLine
+from roost.frontend.ledger import Ledger, Life
 from roost.observe import EndingLog, Meter
 from roost.wire.messages import Cancel, Output, ToEngine
 
@@ -152,14 +153,13 @@ class Switchboard:
             phase = "running" if life is not None and life.is_sent else "waiting"
             text = f"Request {phase} timeout reached."
             self.end((rid,), Ended(Outcome.DEADLINE, message=text, code="deadline"))
-        for line in self._ledger.take_late_lines():
+        for line in self._ledger.endings.take_lines():
             _say_late(line)
 
     def check(self) -> None:
         """Assert that nothing is delivered for what has ended."""
         self._ledger.check()
-        live = (self._ledger.life(rid) for rid in self._ledger.live())
-        serials = {life.envelope.serial for life in live if life is not None}
+        serials = {life.envelope.serial for life in self._ledger.lives()}
         assert self._routes.keys() <= serials, "a route leads to a request that ended"
 
     def _deliver(self, life: Life, event: Event, now_s: float) -> None:

@@ -12,6 +12,7 @@ from roost.core.clock import Clock
 from roost.core.events import Ended
 from roost.core.outcome import Outcome
 from roost.core.request import Origin, RequestId
+from roost.frontend.audits import Audits
 from roost.frontend.board import Switchboard
 from roost.frontend.control import ControlCalls
 from roost.frontend.engine_view import EngineView
@@ -19,7 +20,6 @@ from roost.frontend.ledger import Ledger
 from roost.frontend.settings import FrontendSettings
 from roost.observe import EndingLog, Meter
 from roost.wire.messages import (
-    Audit,
     Audited,
     ControlDone,
     Heartbeat,
@@ -63,14 +63,14 @@ class FrontCore:
         self._send = send
         self._origin = origin
         self._clock = clock
-        self._settings = settings
+        self._heartbeat_timeout_s = settings.heartbeat_timeout_s
         self._on_log_level = on_log_level
         self.engine = EngineView()
         self.ledger = Ledger()
         self.board = Switchboard(send, origin, clock, self.ledger, meter=meter, endings=endings)
         self._calls = ControlCalls(send, origin)
         self._last_serial = 0
-        self._last_audit = 0
+        self._audits = Audits(self.ledger, origin, settings.audit_after_s)
         self._hello_again_s = float("inf")
         self._hello_wait_s = _HELLO_AGAIN_S
 
@@ -103,9 +103,8 @@ class FrontCore:
                 self._calls.done(message)
             case Notice(call_id=call_id, call=call):
                 self._send(Noted(self._origin, call_id, self._obey(call)))
-            case Audited(number=number, missing=missing):
-                lost = self.ledger.lost(number, missing)
-                self._end(lost, "The engine lost the request.")
+            case Audited():
+                self._end(self._audits.lost(message), "The engine lost the request.")
             case _:
                 assert_never(message)
         return False
@@ -121,8 +120,10 @@ class FrontCore:
         if now_s >= self._hello_again_s:
             self.hello()
         self.board.reap()
-        self._audit(now_s)
-        if self.engine.silence_s(now_s) > _GIVEN_UP_AFTER * self._settings.heartbeat_timeout_s:
+        audit = self._audits.due(now_s)
+        if audit is not None:
+            self._send(audit)
+        if self.engine.silence_s(now_s) > _GIVEN_UP_AFTER * self._heartbeat_timeout_s:
             self._end(self.ledger.live(), "The engine does not answer.")
 
     def call(self, call_id: str, call: Call, done: Callable[[ControlDone], None]) -> None:
@@ -154,14 +155,6 @@ class FrontCore:
                 return 0
             case _:
                 assert_never(call)
-
-    def _audit(self, now_s: float) -> None:
-        """Ask for what was not heard of for long."""
-        number = self._last_audit + 1
-        serials = self.ledger.audit(number, now_s, self._settings.audit_after_s)
-        if serials:
-            self._last_audit = number
-            self._send(Audit(self._origin, number, serials))
 
     def _end(self, rids: Iterable[RequestId], message: str) -> None:
         self.board.end(rids, Ended(Outcome.ENGINE_FAULT, message=message, code="engine_fault"))

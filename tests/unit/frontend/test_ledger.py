@@ -10,10 +10,13 @@ from roost.core.events import Accepted, Delta, Ended, Event, Started, Usage
 from roost.core.lifecycle import TRANSITIONS, ProtocolViolation, State
 from roost.core.outcome import Outcome
 from roost.core.request import HEALTH_PREFIX, Envelope, Origin, RequestId
-from roost.frontend.ledger import Late, LateCause, LateLine, Ledger, Life
-from roost.wire.messages import Output
+from roost.frontend.audits import Audits
+from roost.frontend.late import Endings, Late, LateCause, LateLine
+from roost.frontend.ledger import Ledger, Life
+from roost.wire.messages import Audit, Audited, Output
 
 R = RequestId("r")
+HERE = Origin(0, 1)
 EVENTS: dict[type, Event] = {
     Accepted: Accepted(),
     Started: Started(num_cached_tokens=0),
@@ -32,7 +35,7 @@ WAY: dict[State, tuple[type, ...]] = {
 def envelope(
     rid: str = "r", serial: int = 1, *, deadline_s: float = math.inf, group: str = ""
 ) -> Envelope:
-    return Envelope(RequestId(rid), Origin(0, 1), serial, 0.0, deadline_s, 0, "", group)
+    return Envelope(RequestId(rid), HERE, serial, 0.0, deadline_s, 0, "", group)
 
 
 def out(event: Event, rid: str = "r", serial: int = 1) -> Output:
@@ -157,7 +160,7 @@ def test_late_output_is_told_apart_by_how_its_request_ended() -> None:
     assert cause(health, 4) is LateCause.HEALTH
     assert cause("stranger", 5) is LateCause.UNKNOWN
     assert cause("stranger", 5) is LateCause.UNKNOWN
-    assert ledger.take_late_lines() == [
+    assert ledger.endings.take_lines() == [
         LateLine(LateCause.CLIENT, num_requests=2, num_outputs=3, example="gone"),
         LateLine(LateCause.OURS, num_requests=2, num_outputs=2, example="late"),
         LateLine(LateCause.HEALTH, num_requests=1, num_outputs=1, example=health),
@@ -166,7 +169,7 @@ def test_late_output_is_told_apart_by_how_its_request_ended() -> None:
     # Once a request: what follows is counted by the metrics, and not said again.
     assert cause("gone", 0) is LateCause.CLIENT
     assert cause("stranger", 5) is LateCause.UNKNOWN
-    assert ledger.take_late_lines() == []
+    assert ledger.endings.take_lines() == []
     ledger.check()
 
 
@@ -195,7 +198,7 @@ def test_an_ending_is_never_stray() -> None:
 
 
 def test_a_record_expires_and_then_its_output_is_unknown() -> None:
-    ledger = Ledger(record_s=10.0)
+    ledger = Ledger(Endings(record_s=10.0))
     opened(ledger)
     ledger.end(R, LEFT, now_s=100.0)
     assert ledger.see(out(Delta(0, (1,))), 109.9) == Late(LateCause.CLIENT, is_stray=True)
@@ -203,7 +206,7 @@ def test_a_record_expires_and_then_its_output_is_unknown() -> None:
 
 
 def test_no_more_records_are_kept_than_allowed() -> None:
-    ledger = Ledger(max_records=3)
+    ledger = Ledger(Endings(max_records=3))
     for number in range(10):
         opened(ledger, str(number), number)
         ledger.end(RequestId(str(number)), LEFT, 1.0)
@@ -294,35 +297,41 @@ def test_overdue_is_what_the_engine_should_have_ended_or_was_not_told_of() -> No
 
 def test_what_is_silent_is_audited_and_again_after_the_same_time() -> None:
     ledger = Ledger()
+    audits = Audits(ledger, HERE, after_s=5.0)
     opened(ledger, "a", 1).heard_s = 100.0
     opened(ledger, "b", 2).heard_s = 103.0
     ledger.open(envelope("being tokenised", 3))
-    assert ledger.audit(1, 104.9, 5.0) == ()
-    assert ledger.audit(1, 105.0, 5.0) == (1,)
-    assert ledger.audit(2, 108.0, 5.0) == (2,)
-    assert ledger.audit(3, 109.9, 5.0) == ()
-    assert ledger.audit(3, 110.0, 5.0) == (1,)
+    assert audits.due(104.9) is None
+    assert audits.due(105.0) == Audit(HERE, 1, (1,))
+    assert audits.due(108.0) == Audit(HERE, 2, (2,))
+    assert audits.due(109.9) is None
+    assert audits.due(110.0) == Audit(HERE, 3, (1,))
     ledger.see(out(Accepted(), "a", 1), 111.0)
-    assert ledger.audit(4, 113.0, 5.0) == (2,)
-    assert ledger.audit(5, 116.0, 5.0) == (1,)
+    assert audits.due(113.0) == Audit(HERE, 4, (2,))
+    assert audits.due(116.0) == Audit(HERE, 5, (1,))
 
 
 def test_lost_is_what_an_audit_misses_and_nobody_has_heard_of_since_it_asked() -> None:
     ledger = Ledger()
-    for serial, rid in enumerate("abc", start=1):
+    audits = Audits(ledger, HERE, after_s=5.0)
+    for serial, rid in enumerate("abcd", start=1):
         opened(ledger, rid, serial)
-    assert ledger.audit(7, 5.0, 5.0) == (1, 2, 3)
+    assert audits.due(5.0) == Audit(HERE, 1, (1, 2, 3, 4))
     ledger.see(out(Accepted(), "b", 2), 5.5)
-    assert ledger.lost(7, (1, 2)) == ["a"]
-    assert ledger.lost(6, (1,)) == []
+    assert audits.lost(Audited(1, (1, 2))) == ["a"]
     # A later audit that asks again makes an answer to the first no less true.
-    assert ledger.audit(8, 10.0, 5.0) == (1, 3)
-    assert ledger.lost(7, (3,)) == ["c"]
-    assert ledger.lost(8, (1, 2, 3)) == ["a", "c"]
+    assert audits.due(10.0) == Audit(HERE, 2, (1, 3, 4))
+    assert audits.lost(Audited(1, (3,))) == ["c"]
+    assert audits.lost(Audited(2, (1, 2, 3))) == ["a", "c"]
+    # What is silent since the second only, the first says nothing about.
+    ledger.see(out(Accepted(), "d", 4), 10.5)
+    assert audits.due(15.5) == Audit(HERE, 3, (1, 2, 3, 4))
+    assert audits.lost(Audited(2, (4,))) == []
+    assert audits.lost(Audited(3, (4,))) == ["d"]
     # The same rid, another request.
-    ledger.end(RequestId("a"), stop(), 10.0)
-    opened(ledger, "a", 4)
-    assert ledger.lost(8, (1,)) == []
+    ledger.end(RequestId("a"), stop(), 16.0)
+    opened(ledger, "a", 5)
+    assert audits.lost(Audited(3, (1,))) == []
 
 
 def test_another_engine_owes_no_receipts_and_knows_no_request() -> None:
