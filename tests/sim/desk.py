@@ -56,6 +56,7 @@ class Desk:
         self.runner = FakeRunner(num_pages)
         self.now_s = 0.0
         self.events: dict[str, list[Event]] = {}
+        self.log: list[Addressed] = []
         self._states: dict[int, State] = {}
         self._kept: list[GenerateRequest] = []
         self._envelopes: dict[str, Envelope] = {}
@@ -124,6 +125,7 @@ class Desk:
             key = id(envelope)
             self._states[key] = advance(self._states[key], event)
             self.events.setdefault(envelope.rid, []).append(event)
+        self.log.extend(said)
         self.scheduler.check()
         return list(said)
 

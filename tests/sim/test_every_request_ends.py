@@ -1,21 +1,24 @@
 """Whatever is asked, cancelled, overdue or broken: each request ends once, with the answer that it
-gets alone, and every page comes home."""
+gets alone, every page comes home, and a session holds what its turns said and nothing else."""
 
 import math
 from collections.abc import Callable
 
+import msgspec
 from hypothesis import HealthCheck, given, settings, target
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
-from tests.sim.desk import Desk
-from tests.sim.fake_runner import VOCAB_SIZE, alone, logprob_of
+from tests.sim.desk import BOS_ID, Desk
+from tests.sim.fake_runner import EOS_ID, VOCAB_SIZE, alone, logprob_of
 from tests.sim.requests import request, sampling
+from tests.sim.talks import Talk, Talks
 
-from roost.core.events import Delta, Ended, TokenLogprob
+from roost.core.errors import RequestError
+from roost.core.events import Delta, Ended, Started, TokenLogprob
 from roost.core.outcome import OUTCOMES, Outcome
 from roost.core.params import Sampling
-from roost.core.plan import BatchPlan
-from roost.core.request import GenerateRequest, LogprobsWanted, Origin
+from roost.core.plan import PAGE_TOKENS, BatchPlan
+from roost.core.request import GenerateRequest, LogprobsWanted, Origin, RequestId, SessionTurn
 
 # A stop string of one letter, so that "ends with it" says when it is found.
 STOP = b"q"
@@ -41,6 +44,8 @@ class EveryRequestEnds(RuleBasedStateMachine):
         super().__init__()
         self.requests: dict[str, GenerateRequest] = {}
         self.in_flight: BatchPlan | None = None
+        self.talks = Talks()
+        self.num_heard = 0
 
     @initialize(
         num_pages=st.integers(2, 12),
@@ -49,8 +54,9 @@ class EveryRequestEnds(RuleBasedStateMachine):
         spare_tokens=st.integers(1, 40),
         growth_tokens=st.sampled_from([0, 0, 0, 16, 128]),
         queue_timeout_s=st.sampled_from([math.inf, 4.0]),
+        session_timeout_s=st.sampled_from([math.inf, 5.0]),
     )
-    def open(
+    def begin(
         self,
         num_pages: int,
         max_running: int,
@@ -58,6 +64,7 @@ class EveryRequestEnds(RuleBasedStateMachine):
         spare_tokens: int,
         growth_tokens: int,
         queue_timeout_s: float,
+        session_timeout_s: float,
     ) -> None:
         self.desk = Desk(
             num_pages=num_pages,
@@ -67,7 +74,9 @@ class EveryRequestEnds(RuleBasedStateMachine):
             max_step_tokens=max_running + spare_tokens,
             growth_tokens=growth_tokens,
             queue_timeout_s=queue_timeout_s,
+            session_timeout_s=session_timeout_s,
         )
+        self.open_session("s")
 
     @rule(
         prompt=st.lists(st.integers(0, VOCAB_SIZE - 1), min_size=1, max_size=30),
@@ -84,31 +93,99 @@ class EveryRequestEnds(RuleBasedStateMachine):
         worker: int,
         prompt_from: int,
     ) -> None:
-        rid = f"r{len(self.requests)}"
         now_s = self.desk.now_s
-        self.requests[rid] = request(
-            rid,
-            tuple(prompt),
-            asked,
-            origin=Origin(worker, epoch=1),
-            arrival_s=now_s,
-            deadline_s=now_s + patience_s,
-            logprobs=LogprobsWanted(chosen=prompt_from >= 0, prompt_from=prompt_from),
+        self._submit(
+            request(
+                f"r{len(self.requests)}",
+                tuple(prompt),
+                asked,
+                origin=Origin(worker, epoch=1),
+                arrival_s=now_s,
+                deadline_s=now_s + patience_s,
+                logprobs=LogprobsWanted(chosen=prompt_from >= 0, prompt_from=prompt_from),
+            )
         )
-        self.desk.submit(self.requests[rid])
+
+    @rule(
+        prompt=st.lists(st.integers(0, VOCAB_SIZE - 1), min_size=1, max_size=12),
+        begins=st.sampled_from([(), (), (BOS_ID,), (EOS_ID,)]),
+        asked=WISHES,
+        back=st.none() | st.integers(1, 6),
+        offset=st.sampled_from([0, 0, 0, 0, 1, -1, 5, -5]),
+        flags=st.tuples(st.booleans(), st.booleans(), st.booleans()),
+        session_id=st.sampled_from("sst"),
+        patience_s=st.sampled_from([math.inf, math.inf, 3.0]),
+    )
+    def turn(
+        self,
+        prompt: list[int],
+        begins: tuple[int, ...],
+        asked: Sampling,
+        back: int | None,
+        offset: int,
+        flags: tuple[bool, bool, bool],
+        session_id: str,
+        patience_s: float,
+    ) -> None:
+        """back: it goes on from the request so many before, whatever that was, and is."""
+        parent = None if back is None else RequestId(f"r{max(len(self.requests) - back, 0)}")
+        drops_output, replaces, is_clamped = flags
+        wish = SessionTurn(session_id, parent, offset, drops_output, replaces, is_clamped)
+        now_s = self.desk.now_s
+        self._submit(
+            request(
+                f"r{len(self.requests)}",
+                (*begins, *prompt),
+                asked,
+                arrival_s=now_s,
+                deadline_s=now_s + patience_s,
+                turn=wish,
+            )
+        )
+
+    def _submit(self, asked: GenerateRequest) -> None:
+        self.requests[asked.envelope.rid] = asked
+        if asked.turn is not None:
+            self.talks.ask(asked)
+        self.desk.submit(asked)
+
+    @rule(session_id=st.sampled_from("st"))
+    def open_session(self, session_id: str) -> None:
+        try:
+            self.desk.open(session_id)
+        except RequestError:
+            assert session_id in self.talks.open
+        else:
+            assert session_id not in self.talks.open
+            self.talks.open[session_id] = Talk()
+
+    @rule(session_id=st.sampled_from("st"), is_sure=st.sampled_from([False, False, True]))
+    def close_session(self, session_id: str, is_sure: bool) -> None:
+        if not is_sure:  # once in a while, or nothing would become of a session
+            return
+        try:
+            self.desk.close(session_id)
+        except RequestError:
+            assert session_id not in self.talks.open
+        else:
+            self.talks.close(session_id)
 
     @rule(index=st.integers(0, 50))
     def submit_a_rid_again(self, index: int) -> None:
         """While it is alive; an ended one may be used again, which would blur the count here."""
         rid = f"r{index}"
         if rid in self.desk.scheduler._roster._live:
-            (said,) = self.desk.scheduler.submit(request(rid), self.desk.now_s)
+            (said,) = self.desk.scheduler.submit(request(rid, serial=0), self.desk.now_s)
             assert isinstance(said.event, Ended)
             assert said.event.code == "duplicate_request"
 
-    @rule(index=st.integers(0, 50), how=st.sampled_from(["cancel", "leave", "worker dies"]))
+    @rule(
+        index=st.integers(0, 50), how=st.sampled_from(["cancel", "leave", "abort", "worker dies"])
+    )
     def client_ends(self, index: int, how: str) -> None:
-        if how != "worker dies":
+        if how == "abort":
+            self.desk.abort(f"r{index}")
+        elif how != "worker dies":
             self.desk.cancel(f"r{index}", is_disconnect=how == "leave")
         elif index < 10:  # or nobody would be left
             scheduler, now_s = self.desk.scheduler, self.desk.now_s
@@ -118,7 +195,21 @@ class EveryRequestEnds(RuleBasedStateMachine):
     @rule(seconds=st.sampled_from([0.5, 2.0]))
     def time_passes(self, seconds: float) -> None:
         self.desk.now_s += seconds
+        before = self.desk.scheduler.sessions(self.desk.now_s)
         self.desk.expire()
+        self._follow()
+        left = {one.id for one in self.desk.scheduler.sessions(self.desk.now_s)}
+        for session in before:
+            if session.id in left:
+                assert session.idle_s < self.desk.limits.session_timeout_s
+            else:
+                assert session.idle_s >= self.desk.limits.session_timeout_s
+                del self.talks.open[session.id]
+
+    @rule(is_sure=st.sampled_from([False, False, True]))
+    def everything_goes_back_to_the_queue(self, is_sure: bool) -> None:
+        if is_sure and self.in_flight is None:
+            self.desk.hear(self.desk.scheduler.retract_all(self.desk.now_s))
 
     @rule(index=st.integers(0, 60))
     def something_breaks(self, index: int) -> None:
@@ -149,6 +240,26 @@ class EveryRequestEnds(RuleBasedStateMachine):
     def books_balance(self) -> None:
         if hasattr(self, "desk"):
             self.desk.scheduler.check()
+            self._follow()
+
+    def _follow(self) -> None:
+        """Tell the model what was said since, and compare."""
+        said = self.desk.log[self.num_heard :]
+        self.num_heard = len(self.desk.log)
+        self.talks.hear(said, lambda rid: self.requests[rid].turn)
+
+    def _compare_sessions(self) -> None:
+        store = self.desk.scheduler._sessions
+        held = {
+            session_id: {
+                turn.rid: tuple(turn.first_tokens(turn.num_tokens)) for turn in session.turns()
+            }
+            for session_id, session in store._sessions.items()
+        }
+        assert held == {
+            session_id: {rid: said.prompt_ids + said.output_ids for rid, said in talk.done.items()}
+            for session_id, talk in self.talks.open.items()
+        }
 
     def teardown(self) -> None:
         if not hasattr(self, "desk"):
@@ -157,11 +268,16 @@ class EveryRequestEnds(RuleBasedStateMachine):
         self.desk.run()
         assert self.desk.pool.num_leased == 0
         assert self.desk.open_requests == 0
+        self._follow()
+        self._compare_sessions()
         for rid, asked in self.requests.items():
             self._judge(rid, asked)
 
     def _judge(self, rid: str, asked: GenerateRequest) -> None:
         ending, tokens = self.desk.ending(rid), self.desk.tokens(rid)
+        started = [event for event in self.desk.events[rid] if isinstance(event, Started)]
+        if asked.turn is not None and started:
+            asked = self._whole(asked, started[0].prompt_ids)
         solo = alone(asked.prompt_ids, asked.sampling, _ends_with_stop(asked.sampling))
         # What was said before an early end is the beginning of the same answer.
         assert tokens == solo[: len(tokens)]
@@ -171,6 +287,15 @@ class EveryRequestEnds(RuleBasedStateMachine):
             self._judge_logprobs(rid, asked, tokens)
         if not OUTCOMES[ending.outcome].is_answer:
             assert ending.message
+
+    def _whole(self, asked: GenerateRequest, prompt_ids: tuple[int, ...]) -> GenerateRequest:
+        """A turn as a request of its own, cut to what fits if it asked for that."""
+        most = min(self.desk.limits.max_context_tokens, self.desk.pool.num_pages * PAGE_TOKENS)
+        room = most - len(prompt_ids)
+        cut = msgspec.structs.replace(
+            asked.sampling, max_new_tokens=min(asked.sampling.max_new_tokens, room)
+        )
+        return msgspec.structs.replace(asked, prompt_ids=prompt_ids, sampling=cut)
 
     def _judge_logprobs(self, rid: str, asked: GenerateRequest, tokens: list[int]) -> None:
         deltas = [event for event in self.desk.events[rid] if isinstance(event, Delta)]
