@@ -23,20 +23,26 @@ from roost.core.request import GenerateRequest, LogprobsWanted, Origin, RequestI
 # A stop string of one letter, so that "ends with it" says when it is found.
 STOP = b"q"
 
-WISHES = st.builds(
-    lambda new, least, stop_id, has_stop, seed: sampling(
-        new,
-        min_new_tokens=min(least, new),
-        stop_ids=() if stop_id is None else (stop_id,),
-        stops=(STOP,) if has_stop else (),
-        seed=seed,
-    ),
-    st.integers(0, 60),
-    st.integers(0, 6),
-    st.none() | st.integers(0, VOCAB_SIZE - 1),
-    st.sampled_from([False, False, True]),
-    st.integers(0, 3),
-)
+
+def wishes(most_new_tokens: int) -> st.SearchStrategy[Sampling]:
+    return st.builds(
+        lambda new, least, stop_id, has_stop, seed: sampling(
+            new,
+            min_new_tokens=min(least, new),
+            stop_ids=() if stop_id is None else (stop_id,),
+            stops=(STOP,) if has_stop else (),
+            seed=seed,
+        ),
+        st.integers(0, most_new_tokens),
+        st.integers(0, 6),
+        st.none() | st.integers(0, VOCAB_SIZE - 1),
+        st.sampled_from([False, False, True]),
+        st.integers(0, 3),
+    )
+
+
+WISHES = wishes(60)
+SHORT_WISHES = wishes(8)
 
 
 class EveryRequestEnds(RuleBasedStateMachine):
@@ -76,7 +82,8 @@ class EveryRequestEnds(RuleBasedStateMachine):
             queue_timeout_s=queue_timeout_s,
             session_timeout_s=session_timeout_s,
         )
-        self.open_session("s")
+        for session_id in "st":
+            self.open_session(session_id)
 
     @rule(
         prompt=st.lists(st.integers(0, VOCAB_SIZE - 1), min_size=1, max_size=30),
@@ -107,30 +114,38 @@ class EveryRequestEnds(RuleBasedStateMachine):
         )
 
     @rule(
-        prompt=st.lists(st.integers(0, VOCAB_SIZE - 1), min_size=1, max_size=12),
+        prompt=st.lists(st.integers(0, VOCAB_SIZE - 1), min_size=1, max_size=8),
         begins=st.sampled_from([(), (), (BOS_ID,), (EOS_ID,)]),
-        asked=WISHES,
-        back=st.none() | st.integers(1, 6),
-        offset=st.sampled_from([0, 0, 0, 0, 1, -1, 5, -5]),
-        flags=st.tuples(st.booleans(), st.booleans(), st.booleans()),
-        session_id=st.sampled_from("sst"),
-        patience_s=st.sampled_from([math.inf, math.inf, 3.0]),
+        asked=SHORT_WISHES,
+        after=st.integers(0, 12),
+        offset=st.sampled_from([0, 0, 0, 0, 1, -1, 3]),
+        flags=st.sampled_from(["", "", "", "drops", "replaces", "clamped"]),
+        session_id=st.sampled_from("ssst"),
+        patience_s=st.sampled_from([math.inf, math.inf, math.inf, 3.0]),
     )
     def turn(
         self,
         prompt: list[int],
         begins: tuple[int, ...],
         asked: Sampling,
-        back: int | None,
+        after: int,
         offset: int,
-        flags: tuple[bool, bool, bool],
+        flags: str,
         session_id: str,
         patience_s: float,
     ) -> None:
-        """back: it goes on from the request so many before, whatever that was, and is."""
-        parent = None if back is None else RequestId(f"r{max(len(self.requests) - back, 0)}")
-        drops_output, replaces, is_clamped = flags
-        wish = SessionTurn(session_id, parent, offset, drops_output, replaces, is_clamped)
+        """It begins, goes on from a turn of its session, done or alive, or from any request."""
+        talk = self.talks.open.get(session_id, Talk())
+        known: list[str | None] = [*talk.done, *talk.live, *talk.done, f"r{after}", None]
+        parent = known[after % len(known)]
+        wish = SessionTurn(
+            session_id,
+            None if parent is None else RequestId(parent),
+            0 if parent is None else offset,
+            drops_output=flags == "drops",
+            replaces=flags == "replaces",
+            is_clamped=flags == "clamped",
+        )
         now_s = self.desk.now_s
         self._submit(
             request(
@@ -159,9 +174,9 @@ class EveryRequestEnds(RuleBasedStateMachine):
             assert session_id not in self.talks.open
             self.talks.open[session_id] = Talk()
 
-    @rule(session_id=st.sampled_from("st"), is_sure=st.sampled_from([False, False, True]))
-    def close_session(self, session_id: str, is_sure: bool) -> None:
-        if not is_sure:  # once in a while, or nothing would become of a session
+    @rule(session_id=st.sampled_from("st"), sure=st.integers(0, 3))
+    def close_session(self, session_id: str, sure: int) -> None:
+        if sure < 3:  # once in a while, or nothing would become of a session
             return
         try:
             self.desk.close(session_id)
