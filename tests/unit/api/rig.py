@@ -65,6 +65,7 @@ class Parrot:
     """Says `reply`, byte by byte, and then ends. It steps only while `gate` is open; after
     `closes_after` more steps it closes the gate itself.
 
+    faults_at: a prompt of so many tokens comes to nothing.
     Logprobs: the chosen token −0.5; the k likeliest are the ids 65, 66 … at −1, −2 …
     """
 
@@ -74,7 +75,7 @@ class Parrot:
     is_closed: threading.Event = field(default_factory=threading.Event)
     closes_after: int = 1_000_000
     fails: bool = False
-    faults: bool = False
+    faults_at: frozenset[int] = frozenset()
 
     def execute(self, plan: BatchPlan) -> StepResult:
         self.is_asked.set()
@@ -91,7 +92,7 @@ class Parrot:
         pass
 
     def _row(self, part: Slice) -> SliceResult:
-        if self.faults:
+        if part.num_prompt_tokens in self.faults_at:
             return SliceResult(part.request_id, None, fault="logits are not finite")
         first, last = part.prompt_logprobs
         scored = tuple(self._logprob(part, part.tokens[p + 1]) for p in range(first, last))
@@ -132,6 +133,10 @@ class Rig:
                 max_context_tokens=CONTEXT,
                 max_running=engine.max_running_requests,
                 max_queued=engine.max_queued_requests,
+                bos_id=BOS,
+                eos_ids=frozenset(tokenizer.eos_ids),
+                max_sessions=engine.max_sessions,
+                session_busy=engine.session_busy,
             ),
             lambda i, skip: b"" if skip and tokenizer.is_special(i) else tokenizer.token_bytes(i),
             StopMatcher,
@@ -148,14 +153,30 @@ class Rig:
             isa="portable",
             num_threads=1,
             weight_version="default",
+            max_requests=engine.max_running_requests + engine.max_queued_requests,
         )
         clock = SystemClock()
-        self._loop = EngineLoop(corridor.engine, self.scheduler, self.parrot, facts, clock=clock)
+        self.log_levels: list[str] = []
+        self._loop = EngineLoop(
+            corridor.engine,
+            self.scheduler,
+            self.parrot,
+            facts,
+            clock=clock,
+            set_log_level=self.log_levels.append,
+        )
         self._thread = threading.Thread(target=self._loop.run)
         self._thread.start()
         origin = Origin(worker=0, epoch=1)
         tools = TextTools(tokenizer, ChatTemplate(TEMPLATE, {"bos_token": "<s>"}))
-        self.frontend = Frontend(corridor.connect(origin), origin, tools, clock, FrontendSettings())
+        self.frontend = Frontend(
+            corridor.connect(origin),
+            origin,
+            tools,
+            clock,
+            FrontendSettings(),
+            on_log_level=self.log_levels.append,
+        )
         self.run(self.frontend.open(10))
         self.app = create_app(self.frontend, self.config, reasons={"port": "--port"})
         self.client = httpx.AsyncClient(
@@ -176,6 +197,10 @@ class Rig:
 
     def get(self, path: str, **headers: str) -> httpx.Response:
         return self.run(self.client.get(path, headers=headers))
+
+    def get_with(self, path: str, body: object) -> httpx.Response:
+        """A GET with a JSON body, as some clients send it."""
+        return self.run(self.client.request("GET", path, json=body))
 
     def post(self, path: str, body: object, **headers: str) -> httpx.Response:
         """`body` as JSON, or as it is when it is bytes."""
@@ -212,14 +237,14 @@ def open_rig(**settings: object) -> Iterator[Rig]:
 class Client:
     """One raw ASGI conversation, whose client can leave when it likes."""
 
-    def __init__(self, rig: Rig, path: str, body: Json) -> None:
+    def __init__(self, rig: Rig, path: str, body: Json | None, method: str = "POST") -> None:
         self._rig = rig
-        self._body = json.dumps(body).encode()
+        self._body = b"" if body is None else json.dumps(body).encode()
         self._scope = {
             "type": "http",
             "asgi": {"version": "3.0"},
             "http_version": "1.1",
-            "method": "POST",
+            "method": method,
             "scheme": "http",
             "path": path,
             "raw_path": path.encode(),

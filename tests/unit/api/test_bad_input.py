@@ -77,7 +77,51 @@ NATIVE_ROWS: list[tuple[Json, str | None, str]] = [
     (sampling(json_schema="{}"), "sampling_params.json_schema", "not supported"),
     ({**sampling(), "lora_path": "x"}, "lora_path", "not supported"),
     ({**sampling(), "strem": True}, "strem", "Did you mean stream?"),
-    ({**sampling(), "session_params": {"id": "x"}}, "session_params", "not supported"),
+    ({**sampling(), "session_params": [{"id": "x"}]}, "session_params", "Expected object"),
+    ({**sampling(), "session_params": "x"}, "session_params", "Expected object"),
+    ({**sampling(), "session_params": {}}, "session_params", "required field id"),
+    ({**sampling(), "session_params": {"id": None}}, "session_params.id", "got null"),
+    ({**sampling(), "session_params": {"id": 3}}, "session_params.id", "got int"),
+    ({**sampling(), "session_params": {"id": ""}}, "session_params.id", "1 to 256"),
+    ({**sampling(), "session_params": {"id": "x" * 257}}, "session_params.id", "1 to 256"),
+    ({**sampling(), "session_params": {"id": "x", "rid": ""}}, "session_params.rid", "1 to 256"),
+    (
+        {**sampling(), "session_params": {"id": "x", "rid": "r" * 10**6}},
+        "session_params.rid",
+        "1 to 256",
+    ),
+    ({**sampling(), "session_params": {"id": "x", "rid": 7}}, "session_params.rid", "got int"),
+    (
+        {**sampling(), "session_params": {"id": "x", "offset": 1.5}},
+        "session_params.offset",
+        "got float",
+    ),
+    (
+        {**sampling(), "session_params": {"id": "x", "offset": 10**400}},
+        "session_params.offset",
+        "64 bits",
+    ),
+    (
+        {**sampling(), "session_params": {"id": "x", "replace": "yes"}},
+        "session_params.replace",
+        "got str",
+    ),
+    (
+        {**sampling(), "session_params": {"id": "x", "drop_previous_output": 1}},
+        "session_params.drop_previous_output",
+        "got int",
+    ),
+    (
+        {**sampling(), "session_params": {"id": "x", "ofset": 1}},
+        "session_params.ofset",
+        "Did you mean offset?",
+    ),
+    ({**sampling(), "session_id": "x"}, "session_id", "needs session_params"),
+    (
+        {**sampling(), "session_id": "y", "session_params": {"id": "x"}},
+        "session_id",
+        "two sessions",
+    ),
     ({**sampling(), "return_logprob": True, "top_logprobs_num": 10**9}, "top_logprobs_num", "128"),
     ({**sampling(), "return_logprob": True, "logprob_start_len": 9}, "logprob_start_len", "[-1,"),
     (
@@ -155,7 +199,12 @@ CHAT_ROWS: list[tuple[Json, str | None, str]] = [
     ),
     (chat(chat_template_kwargs={"messages": 1}), "chat_template_kwargs", "messages"),
     (chat(continue_final_message=True), "continue_final_message", "assistant"),
-    (chat(session_params={"id": "x"}), "session_params", "not supported"),
+    (chat(session_params={"id": ""}), "session_params.id", "1 to 256"),
+    (chat(session_params={"id": "x", "rids": "a"}), "session_params.rids", "Did you mean rid?"),
+    (chat(session_params={"id": "x"}, session_id="y"), "session_id", "two sessions"),
+    (chat(session_id="y"), "session_id", "needs session_params"),
+    (chat(timeout=0), "timeout", "greater than 0"),
+    (chat(timeout="soon"), "timeout", "Expected float"),
 ]
 
 
@@ -185,6 +234,9 @@ LEGACY_ROWS: list[tuple[Json, str | None, str]] = [
     ({"prompt": "hi", "best_of": 2}, "best_of", "n"),
     ({"prompt": "hi", "logprobs": 1000}, "logprobs", "128"),
     ({"prompt": "hi", "logprobs": True}, "logprobs", "Expected int"),
+    ({"prompt": "hi", "timeout": -1}, "timeout", "greater than 0"),
+    ({"prompt": "hi", "session_params": {"id": 1}}, "session_params.id", "got int"),
+    ({"prompt": "hi", "session_params": {"rid": "a"}}, "session_params", "required field id"),
 ]
 
 

@@ -43,6 +43,13 @@ def test_a_key_is_asked_of_all_but_the_health_routes() -> None:
         (Keys((b"a",), b"z", True), "/generate", b"z", None),
         (Keys((), b"z", True), "/generate", None, None),
         (Keys((), b"z", True), "/abort_request", None, Unauthenticated),
+        (Keys((b"a",), b"z", True), "/pause_generation", b"a", Forbidden),
+        (Keys((b"a",), b"z", True), "/continue_generation", b"a", Forbidden),
+        (Keys((b"a",), b"z", True), "/configure_logging", b"a", Forbidden),
+        (Keys((b"a",), b"z", True), "/open_session", b"a", None),
+        (Keys((b"a",), b"z", True), "/close_session", b"a", None),
+        (Keys((b"a",), b"z", True), "/sessions", b"a", None),
+        (Keys((b"a",), b"z", True), "/sessions", None, Unauthenticated),
         (Keys((b"a",), b"z", False), "/health", None, None),
     ],
 )
