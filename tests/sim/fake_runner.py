@@ -43,8 +43,11 @@ def alone(
         is_banned = num_generated < sampling.min_new_tokens
         token_id = next_token(tokens, sampling, are_stops_banned=is_banned)
         tokens.append(token_id)
-        text += letters(token_id, sampling.skip_special_tokens)
-        if not is_banned and (token_id in sampling.stop_ids or (is_stop and is_stop(text))):
+        added = letters(token_id, sampling.skip_special_tokens)
+        text += added
+        # A token without text ends no stop string, though the text may end with one that is banned.
+        has_stop = bool(added and is_stop and is_stop(text))
+        if not is_banned and (token_id in sampling.stop_ids or has_stop):
             break
     return tokens[len(prompt_ids) :]
 
