@@ -1,12 +1,16 @@
 """Byte-level BPE through the `tokenizers` library."""
 
 from collections.abc import Sequence
+from typing import Final
 
 from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers
 
 from roost.core.errors import ModelError
 from roost.text.pretokenizers import pre_tokenizer_named
 from roost.text.vocab import TokenType, VocabSpec
+
+# About two milliseconds' work; below, the library's threads are not worth their start.
+_LONG_CHARS: Final = 4096
 
 
 class ByteLevelEncoder:
@@ -25,7 +29,19 @@ class ByteLevelEncoder:
     def encode(self, text: str, *, after_special: bool) -> list[int]:
         """`after_special` makes no difference here: nothing is put before the text."""
         del after_special
-        return self._tokenizer.encode(text, add_special_tokens=False).ids
+        return ids_of(self._tokenizer, text)
+
+
+def ids_of(tokenizer: Tokenizer, text: str) -> list[int]:
+    """Encode with a tokenizer of the library, without its own special tokens around.
+
+    While a long text is encoded, other threads run: an event loop would stand still for seconds.
+    (The library lets go of the interpreter only for batches.)
+    """
+    if len(text) < _LONG_CHARS:
+        return tokenizer.encode(text, add_special_tokens=False).ids
+    (encoding,) = tokenizer.encode_batch_fast([text], add_special_tokens=False)
+    return encoding.ids
 
 
 def _bpe(spec: VocabSpec, *, ignore_merges: bool) -> models.BPE:

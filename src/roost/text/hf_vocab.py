@@ -9,6 +9,7 @@ from typing import Final
 import tokenizers
 
 from roost.core.errors import ModelError, UnsupportedModel
+from roost.text.byte_level import ids_of
 from roost.text.pieces import byte_of_piece
 from roost.text.tokenizer import Tokenizer
 from roost.text.vocab import TokenType, VocabKind, VocabSpec, end_ids
@@ -56,7 +57,7 @@ class JsonEncoder:
 
     def encode(self, text: str, *, parse_special: bool) -> list[int]:
         tokenizer = self._tokenizer if parse_special else self._literal
-        return tokenizer.encode(text, add_special_tokens=False).ids
+        return ids_of(tokenizer, text)
 
     def added_around(self) -> list[int]:
         """The special tokens that the tokenizer's own rules put around a text."""

@@ -1,3 +1,6 @@
+import threading
+import time
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -208,3 +211,26 @@ def test_merges_must_fit_the_pieces(merges: list[str]) -> None:
 
 
 BYTE_LEVEL = byte_level()
+
+
+def test_a_long_text_lets_other_threads_run(demo_tokenizer: Tokenizer) -> None:
+    text = " so it goes on." * 30_000
+    gaps = [0.0]
+    is_done = threading.Event()
+
+    def watch() -> None:
+        last_s = time.monotonic()
+        while not is_done.wait(0.001):
+            now_s = time.monotonic()
+            gaps.append(now_s - last_s)
+            last_s = now_s
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    began_s = time.monotonic()
+    ids = demo_tokenizer.encode(text)
+    took_s = time.monotonic() - began_s
+    is_done.set()
+    watcher.join()
+    assert max(gaps) < took_s / 4
+    assert ids == demo_tokenizer.encode(" so it goes on.") * 30_000
