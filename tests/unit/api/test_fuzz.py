@@ -8,8 +8,11 @@ from tests.unit.api.rig import Rig, open_rig
 
 from roost.api.chat_body import ChatFields
 from roost.api.completions_body import CompletionFields
+from roost.api.control import FlushFields, LoggingFields
 from roost.api.native_body import GenerateBody
 from roost.api.openai_sampling import CallFields, SamplingFields
+from roost.api.session_params import SessionFields
+from roost.api.sessions import CloseFields, OpenFields
 from roost.core.params import SamplingParams
 
 SCALARS = st.one_of(
@@ -31,6 +34,11 @@ VALUES = st.recursive(
     max_leaves=6,
 )
 SAMPLING = st.dictionaries(st.sampled_from(SamplingParams.__struct_fields__), VALUES, max_size=4)
+SESSION = SessionFields.__struct_fields__
+CALLS = (
+    *(*OpenFields.__struct_fields__, *CloseFields.__struct_fields__),
+    *(*FlushFields.__struct_fields__, *LoggingFields.__struct_fields__),
+)
 OPENAI = (*CallFields.__struct_fields__, *SamplingFields.__struct_fields__)
 BODIES = st.one_of(
     st.tuples(
@@ -54,6 +62,23 @@ BODIES = st.one_of(
         ).map(lambda fields: {"prompt": "hi", **fields}),
     ),
     st.tuples(
+        st.sampled_from(
+            [
+                ("/generate", {"text": "hi"}),
+                ("/v1/completions", {"prompt": "hi"}),
+                ("/v1/chat/completions", {"messages": [{"role": "user", "content": "hi"}]}),
+            ]
+        ),
+        st.dictionaries(st.sampled_from(SESSION), VALUES, max_size=4),
+    ).map(lambda g: (g[0][0], {**g[0][1], "session_params": {"id": "s", **g[1]}})),
+    st.tuples(
+        # A pause would last, and what comes after it would wait.
+        st.sampled_from(
+            ["/open_session", "/close_session", "/flush_cache", "/configure_logging"],
+        ),
+        st.dictionaries(st.sampled_from(CALLS), VALUES, max_size=3),
+    ),
+    st.tuples(
         st.sampled_from(["/tokenize", "/detokenize", "/abort_request"]),
         st.dictionaries(
             st.sampled_from(["prompt", "messages", "tokens", "rid", "abort_all", "model"]),
@@ -67,6 +92,7 @@ BODIES = st.one_of(
 def test_no_body_makes_a_500() -> None:
     with open_rig(max_running_requests=8) as rig:
         rig.parrot.reply = b"ok"
+        rig.post("/open_session", {"session_id": "s"})
         _fuzz(rig)
         rig.parrot.reply = b"Hello"
         assert rig.post("/generate", {"text": "hi"}).json()["text"] == "Hello"
@@ -76,7 +102,7 @@ def test_no_body_makes_a_500() -> None:
 
 def _fuzz(rig: Rig) -> None:
     @settings(
-        max_examples=300,
+        max_examples=400,
         deadline=None,
         database=None,
         suppress_health_check=[HealthCheck.too_slow],
