@@ -1,6 +1,7 @@
 """Decides what runs next. Pure, synchronous, deterministic: no tensor, no socket, no clock.
 
-Takes requests, cancels, step results and the time. Gives plans, and events with their address.
+Takes requests, cancels, session calls, step results and the time. Gives plans, and events with their
+address.
 """
 
 from roost.sched.admission import SchedLimits

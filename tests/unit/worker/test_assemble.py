@@ -2,21 +2,23 @@
 the last bit however it was computed."""
 
 import dataclasses
+import math
 from pathlib import Path
 
 import msgspec
 import pytest
-from tests.sim.requests import request, sampling
+from tests.sim.requests import request, sampling, serial_of
 
+from roost.core.calls import OpenSession
 from roost.core.clock import ManualClock
 from roost.core.config import EngineConfig, ModelConfig, ServeConfig
 from roost.core.errors import ConfigError, ModelError
-from roost.core.events import Delta, Ended, TokenLogprob
+from roost.core.events import Delta, Ended, Event, Started, TokenLogprob
 from roost.core.outcome import Outcome
-from roost.core.request import GenerateRequest, LogprobsWanted, Origin
+from roost.core.request import GenerateRequest, LogprobsWanted, Origin, RequestId, SessionTurn
 from roost.runner import FreeMemory
 from roost.wire import MemoryCorridor
-from roost.wire.messages import Outputs
+from roost.wire.messages import Cancel, Outputs
 from roost.worker import EngineLoop, Surroundings, build_worker
 
 HERE = Origin(0, 1)
@@ -108,6 +110,62 @@ def test_the_facts_are_those_of_the_model_and_the_settings(demo_model: Path) -> 
     assert (facts.vocab_size, facts.max_context_tokens) == (49152, 1024)
     assert (facts.num_kv_tokens, facts.kv_dtype) == (2048, "f32")
     assert 2 in facts.eos_ids
+    assert facts.max_requests == 64 + 1024
+    loop.close()
+
+
+def test_the_limits_of_the_scheduler_are_those_of_the_settings(demo_model: Path) -> None:
+    asked = config(
+        demo_model,
+        max_queued_requests=9,
+        max_sessions=3,
+        session_timeout_s=7.5,
+        session_busy="refuse",
+    )
+    loop = build_worker(asked, MemoryCorridor().engine, around())
+    limits = loop._scheduler._limits
+    assert (limits.max_running, limits.max_queued) == (64, 9)
+    assert (limits.max_sessions, limits.session_busy) == (3, "refuse")
+    assert (limits.session_timeout_s, limits.queue_timeout_s) == (7.5, math.inf)
+    # This model's BOS begins every message of a chat, and its tokenizer puts none before a prompt.
+    assert limits.bos_id is None
+    assert 2 in limits.eos_ids
+    loop.close()
+
+
+def test_a_turn_gets_the_same_bits_as_a_request_with_the_whole_prompt(demo_model: Path) -> None:
+    corridor = MemoryCorridor()
+    loop = build_worker(config(demo_model), corridor.engine, around())
+    worker = corridor.connect(HERE)
+    loop._scheduler.open_session(OpenSession("s"), 0.0)
+    how = msgspec.structs.replace(sampling(12), temperature=0.0)
+    wanted = LogprobsWanted(chosen=True)
+
+    def run(rid: str, ids: tuple[int, ...], turn: SessionTurn | None) -> list[Event]:
+        worker.send(request(rid, ids, how, turn=turn, logprobs=wanted))
+        while loop.step():
+            pass
+        said = [message for message in worker.receive() if isinstance(message, Outputs)]
+        return [output.event for message in said for output in message.outputs]
+
+    def tokens(events: list[Event]) -> list[tuple[int, ...]]:
+        return [event.token_ids for event in events if isinstance(event, Delta)]
+
+    first = run("a", (1, 504, 3575, 282, 4649, 314), SessionTurn("s"))
+    # A turn that is cancelled half-way leaves nothing behind.
+    worker.send(request("lost", (7, 8), how, turn=SessionTurn("s", RequestId("a"))))
+    for _ in range(4):
+        loop.step()
+    worker.send(Cancel(HERE, serial_of("lost"), is_disconnect=True))
+    loop.step()
+    worker.receive()
+    second = run("b", (284, 260), SessionTurn("s", RequestId("a")))
+    answer = [token_id for ids in tokens(first) for token_id in ids]
+    whole = (1, 504, 3575, 282, 4649, 314, *answer, 284, 260)
+    assert second[1] == Started(0, prompt_ids=whole)
+    alone = run("c", whole, None)
+    assert second[2:] == alone[2:]
+    assert len(tokens(alone)) == 12
     loop.close()
 
 
