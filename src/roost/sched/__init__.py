@@ -1,7 +1,6 @@
 """Decides what runs next. Pure, synchronous, deterministic: no tensor, no socket, no clock.
 
-Takes requests, cancels, session calls, step results and the time. Gives plans, and events with their
-address.
+Takes requests, cancels, session calls, step results, the time. Gives plans and addressed events.
 """
 
 from roost.sched.admission import SchedLimits
