@@ -9,7 +9,7 @@ import struct
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from http.client import HTTPConnection, HTTPResponse
 from types import TracebackType
 from typing import Any, TypeVar
@@ -95,6 +95,13 @@ class Raw:
             self._response.close()
         self._connection.close()
         self._socket.close()
+
+
+@contextmanager
+def all_asked(served: Served, bodies: Iterable[Json]) -> Iterator[list[Raw]]:
+    """One request for each body, sent; closed afterwards."""
+    with ExitStack() as stack:
+        yield [stack.enter_context(Raw(served, "/generate", body)) for body in bodies]
 
 
 def call(served: Served, path: str, body: Json = None, *, method: str = "POST") -> tuple[int, Json]:

@@ -3,6 +3,7 @@
 import random
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import httpx
@@ -10,6 +11,7 @@ import pytest
 from tests.e2e.raw import (
     Raw,
     abort,
+    all_asked,
     asking,
     at_once,
     call,
@@ -63,14 +65,14 @@ def stands_still(served: Served) -> bool:
 
 def test_a_closed_socket_frees_its_slot_within_a_second(small: Served) -> None:
     ways = [(is_stream, by_reset) for is_stream in (True, False) for by_reset in (True, False)]
-    raws = [Raw(small, "/generate", asking("The sea", MANY, stream=s)) for s, _ in ways]
-    for (is_stream, _), raw in zip(ways, raws, strict=True):
-        if is_stream:
-            next(raw.frames())
-    until(lambda: load(small)["num_running_reqs"] == RUNNING)
-    left_s = time.monotonic()
-    for (_, by_reset), raw in zip(ways, raws, strict=True):
-        raw.leave(by_reset=by_reset)
+    with all_asked(small, (asking("The sea", MANY, stream=s) for s, _ in ways)) as raws:
+        for (is_stream, _), raw in zip(ways, raws, strict=True):
+            if is_stream:
+                next(raw.frames())
+        until(lambda: load(small)["num_running_reqs"] == RUNNING)
+        left_s = time.monotonic()
+        for (_, by_reset), raw in zip(ways, raws, strict=True):
+            raw.leave(by_reset=by_reset)
     until(lambda: is_idle(small))
     assert time.monotonic() - left_s < 1
     assert stands_still(small)
@@ -123,18 +125,17 @@ def test_an_abort_is_exact(small: Served) -> None:
 
 
 def test_an_abort_of_everything_reaches_the_requests_of_all_workers(small: Served) -> None:
-    raws = [Raw(small, "/generate", asking("Far", MANY, stream=i % 2 == 0)) for i in range(10)]
-    in_flight(small, 10)
-    began_s = time.monotonic()
-    status, done = call(small, "/abort_request", {"abort_all": True})
-    assert (status, done["count"]) == (200, 10)
-    for i, raw in enumerate(raws):
-        if i % 2:
-            assert raw.json()["meta_info"]["finish_reason"]["type"] == "abort"
-        else:
-            assert list(raw.frames())[-1] == "[DONE]"
-        raw.leave()
-    assert time.monotonic() - began_s < 1
+    with all_asked(small, (asking("Far", MANY, stream=i % 2 == 0) for i in range(10))) as raws:
+        in_flight(small, 10)
+        began_s = time.monotonic()
+        status, done = call(small, "/abort_request", {"abort_all": True})
+        assert (status, done["count"]) == (200, 10)
+        for i, raw in enumerate(raws):
+            if i % 2:
+                assert raw.json()["meta_info"]["finish_reason"]["type"] == "abort"
+            else:
+                assert list(raw.frames())[-1] == "[DONE]"
+        assert time.monotonic() - began_s < 1
 
 
 def test_fifty_that_leave_in_a_row_disturb_nobody(small: Served) -> None:
@@ -151,7 +152,7 @@ def test_fifty_that_leave_in_a_row_disturb_nobody(small: Served) -> None:
     assert sum("outcome=client_disconnected" in line for line in lines) == 50
     # Tokens that were on their way: a line a second of each worker, that carries the count.
     assert len(lines) <= 50 + 1 + 4 * 10
-    assert not [x for x in lines if "[info " not in x and "late" not in x]
+    assert not [x for x in lines if "[info " not in x and "had left" not in x]
 
 
 def test_an_abort_that_races_with_the_end_is_answered_either_way(small: Served) -> None:
@@ -194,9 +195,9 @@ def test_an_abort_in_the_queue_is_answered_at_once_and_costs_no_step(small: Serv
 
 def test_a_queued_request_whose_client_left_never_runs(small: Served) -> None:
     num_steps = settled(small)["num_steps"]
-    with paused(small):
-        raws = [Raw(small, "/generate", asking("Far", 5, stream=i % 2 == 0)) for i in range(8)]
-        in_flight(small, 8)
+    bodies = (asking("Far", 5, stream=i % 2 == 0) for i in range(QUEUED))
+    with paused(small), all_asked(small, bodies) as raws:
+        in_flight(small, QUEUED)
         for i, raw in enumerate(raws):
             raw.leave(by_reset=i < 4)
         in_flight(small, 0)
@@ -217,23 +218,15 @@ def test_a_prompt_in_the_middle_stops_at_the_next_chunk(small: Served, how: str)
     assert 0 < num_steps < len(LONG_PROMPT) // len(" word") // CHUNK // 2
 
 
-def test_a_request_that_is_still_tokenised_can_be_aborted(small: Served) -> None:
-    text = "word " * 800_000  # 4 MB: it takes a while to find out that it is far too long
-
-    def ends(number: int) -> bool:
-        rid = f"long-{number}"
-        with Raw(small, "/generate", asking(text, 5, stream=number % 2 == 0, rid=rid)) as raw:
-            began_s = time.monotonic()
-            while time.monotonic() < began_s + 5:
-                if abort(small, rid):
-                    assert raw.answered_s() < 10
-                    assert raw.status == 200
-                    assert '"type":"abort"' in raw.response.read().decode()
-                    return True
-            assert raw.status == 400
-            return False
-
-    assert any(ends(number) for number in range(4))
+@pytest.mark.parametrize("is_stream", [False, True])
+def test_a_request_that_is_still_tokenised_can_be_aborted(small: Served, is_stream: bool) -> None:
+    text = "word " * 800_000  # 4 MB: it takes seconds to find out that it is far too long
+    with Raw(small, "/generate", asking(text, 5, stream=is_stream, rid="long")) as raw:
+        until(lambda: abort(small, "long") == 1, 5)
+        began_s = time.monotonic()
+        assert raw.status == 200
+        assert '"type":"abort"' in raw.response.read().decode()
+        assert time.monotonic() - began_s < 1
 
 
 def test_the_longest_prompt_is_aborted_right_after_it_was_sent(small: Served) -> None:
@@ -241,7 +234,7 @@ def test_the_longest_prompt_is_aborted_right_after_it_was_sent(small: Served) ->
     with Raw(small, "/generate", asking(" word" * 8000, 5, rid="longest")) as raw:
         until(lambda: abort(small, "longest") == 1, 5)
         assert raw.json()["meta_info"]["finish_reason"]["type"] == "abort"
-        assert raw.answered_s() < 5
+        assert raw.answered_s() < 1
     assert settled(small)["num_steps"] - num_steps < 8000 // CHUNK // 4
 
 
@@ -255,32 +248,31 @@ def test_all_answers_of_a_request_end_with_its_client(small: Served) -> None:
 
 
 def test_several_answers_are_taken_all_or_none(small: Served) -> None:
-    with paused(small):
-        waiting = [Raw(small, "/generate", asking("The sea", 3)) for _ in range(QUEUED - 2)]
-        in_flight(small, QUEUED - 2)
-        for is_stream in (False, True):
-            with Raw(small, "/generate", asking("Far", 3, n=4, stream=is_stream)) as refused:
-                assert refused.status == 503
-                assert refused.header("retry-after") == "1"
-        in_flight(small, QUEUED - 2)
-        two = Raw(small, "/generate", asking("The sea", 3, n=2))
-        in_flight(small, QUEUED)
-    for raw in waiting:
-        assert raw.json()["meta_info"]["finish_reason"] == {"type": "length", "length": 3}
-        raw.leave()
-    assert [answer["index"] for answer in two.json()] == [0, 1]
-    two.leave()
+    with ExitStack() as stack:
+        with paused(small):
+            bodies = [asking("The sea", 3)] * (QUEUED - 2)
+            waiting = stack.enter_context(all_asked(small, bodies))
+            in_flight(small, QUEUED - 2)
+            for is_stream in (False, True):
+                with Raw(small, "/generate", asking("Far", 3, n=4, stream=is_stream)) as refused:
+                    assert refused.status == 503
+                    assert refused.header("retry-after") == "1"
+            in_flight(small, QUEUED - 2)
+            two = stack.enter_context(Raw(small, "/generate", asking("The sea", 3, n=2)))
+            in_flight(small, QUEUED)
+        for raw in waiting:
+            assert raw.json()["meta_info"]["finish_reason"] == {"type": "length", "length": 3}
+        assert [answer["index"] for answer in two.json()] == [0, 1]
 
 
 def test_one_that_waits_long_with_its_client_there_is_answered(small: Served) -> None:
-    with paused(small):
-        raws = [Raw(small, "/generate", asking("The sea", 3, stream=i == 0)) for i in range(2)]
-        time.sleep(10)
-    frames = list(raws[0].frames())
-    assert frames[-1] == "[DONE]"
-    assert raws[1].json()["meta_info"]["finish_reason"] == {"type": "length", "length": 3}
-    for raw in raws:
-        raw.leave()
+    with ExitStack() as stack:
+        with paused(small):
+            bodies = (asking("The sea", 3, stream=is_stream) for is_stream in (True, False))
+            streamed, whole = stack.enter_context(all_asked(small, bodies))
+            time.sleep(10)
+        assert list(streamed.frames())[-1] == "[DONE]"
+        assert whole.json()["meta_info"]["finish_reason"] == {"type": "length", "length": 3}
 
 
 def test_a_connection_that_is_kept_serves_on_after_an_abort(small: Served) -> None:

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -82,14 +83,13 @@ def is_idle_here(served: Served) -> bool:
 
 def test_a_thousand_probes_under_load_pass_and_are_no_traffic(four: Served) -> None:
     before, num_lines = outcomes(four), len(four.lines)
-    raws = [keyed(four, 4000, stream=True) for _ in range(4)]
-    for raw in raws:
-        next(raw.frames())
-    found = at_once(lambda _: probe(four, "/health_generate"), range(1000), most=16)
+    with ExitStack() as stack:
+        for _ in range(4):
+            raw = stack.enter_context(keyed(four, 4000, stream=True))
+            next(raw.frames())
+        found = at_once(lambda _: probe(four, "/health_generate"), range(1000), most=16)
     assert {status for status, _ in found} == {200}
     assert max(took_s for _, took_s in found) < 5
-    for raw in raws:
-        raw.leave()
     until(lambda: is_idle_here(four))
     after = outcomes(four)
     assert after == before | {"client_disconnected": before["client_disconnected"] + 4}

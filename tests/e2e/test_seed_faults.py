@@ -13,6 +13,7 @@ import pytest
 from tests.e2e.raw import (
     Raw,
     abort,
+    all_asked,
     asking,
     at_once,
     call,
@@ -133,16 +134,12 @@ def test_a_thousand_clients_that_cancel_are_nobodys_fault_and_leave_nothing(four
     num_lines = len(four.lines)
     for start in range(0, NUM_CLIENTS, NUM_AT_ONCE):
         wave = clients[start : start + NUM_AT_ONCE]
-        raws = [
-            Raw(four, "/generate", asking("Far", MANY, stream=c.is_stream, n=c.n, rid=c.rid))
-            for c in wave
-        ]
-        # One that leaves before its request was read has asked for nothing: see the next test.
-        num_sent = sum(client.n for client in wave)
-        until(lambda n=num_sent: four.metric("roost_requests_in_flight") == n)  # type: ignore[misc]
-        at_once(lambda pair: give_up(four, *pair), zip(wave, raws, strict=True))
-        for raw in raws:
-            raw.leave()
+        bodies = (asking("Far", MANY, stream=c.is_stream, n=c.n, rid=c.rid) for c in wave)
+        with all_asked(four, bodies) as raws:
+            # One that leaves before its request was read asked for nothing: see the next test.
+            num_sent = sum(client.n for client in wave)
+            until(lambda n=num_sent: four.metric("roost_requests_in_flight") == n)  # type: ignore[misc]
+            at_once(lambda pair: give_up(four, *pair), zip(wave, raws, strict=True))
         if start == NUM_CLIENTS // 2:
             assert generate(four, "The capital of France is", 16)["text"] == canary
             before["length"] += 1

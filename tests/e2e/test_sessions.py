@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -157,24 +157,23 @@ def test_a_turn_that_is_aborted_while_it_waits_does_not_hold_its_session(four: S
 
 def test_turns_of_a_session_wait_for_each_other_and_branches_do_not(four: Served) -> None:
     session_id = opened(four)
-    with paused(four):
-        bodies = [
-            turn_body(session_id, START, 8, rid="root"),
-            turn_body(session_id, MIDDLE, 8, "root", rid="left"),
-            turn_body(session_id, END, 8, "root", rid="right"),
-        ]
+    bodies = [
+        turn_body(session_id, START, 8, rid="root"),
+        turn_body(session_id, MIDDLE, 8, "root", rid="left"),
+        turn_body(session_id, END, 8, "root", rid="right"),
+    ]
+    with ExitStack() as stack:
         raws = []
-        for number, body in enumerate(bodies):
-            raws.append(Raw(four, "/generate", body))
-            until(lambda n=number: four.metric("roost_requests_in_flight") == n + 1)  # type: ignore[misc]
-        _, (tree,) = get(four, "/sessions")
-        assert [t["state"] for t in tree["turns"]] == ["waiting", "held", "held"]
-    answers = [raw.json()["meta_info"]["prompt_tokens"] for raw in raws]
+        with paused(four):
+            for number, body in enumerate(bodies, start=1):
+                raws.append(stack.enter_context(Raw(four, "/generate", body)))
+                until(lambda n=number: four.metric("roost_requests_in_flight") == n)  # type: ignore[misc]
+            _, (tree,) = get(four, "/sessions")
+            assert [t["state"] for t in tree["turns"]] == ["waiting", "held", "held"]
+        answers = [raw.json()["meta_info"]["prompt_tokens"] for raw in raws]
     base = num_ids(four, START)
     expected = [base, base + 8 + num_ids(four, MIDDLE), base + 8 + num_ids(four, END)]
     assert answers == expected
-    for raw in raws:
-        raw.leave()
     closed(four, session_id)
 
 
