@@ -36,6 +36,12 @@ class Served:
     port: int
     directory: Path
     lines: list[str] = field(default_factory=list)
+    # A connection for each call, so that any of the workers may answer it.
+    fresh: httpx.Client = field(
+        default_factory=lambda: httpx.Client(
+            limits=httpx.Limits(max_keepalive_connections=0), timeout=30
+        )
+    )
 
     @property
     def url(self) -> str:
@@ -57,7 +63,7 @@ class Served:
 
     def _is_ready(self) -> bool:
         try:
-            return httpx.get(f"{self.url}/ready", timeout=5).status_code == 200
+            return self.fresh.get(f"{self.url}/ready", timeout=5).status_code == 200
         except httpx.TransportError:
             return False
 
@@ -70,7 +76,7 @@ class Served:
 
     def metric(self, name: str) -> float:
         """One sample of /metrics."""
-        text = httpx.get(f"{self.url}/metrics", timeout=30).text
+        text = self.fresh.get(f"{self.url}/metrics").text
         (line,) = (x for x in text.splitlines() if x.startswith(name + " "))
         return float(line.split()[-1])
 
@@ -106,6 +112,7 @@ def serving(model: Path, *flags: str, port: int | None = None) -> Iterator[Serve
             reader.join()
             assert process.stdout is not None
             process.stdout.close()
+            served.fresh.close()
         assert not alive, f"left behind: {alive}\n{served.log()}"
         until(lambda: not list(Path(directory).iterdir()), 10)
 

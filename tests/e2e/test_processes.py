@@ -8,52 +8,12 @@ import time
 from pathlib import Path
 
 import httpx
+import psutil
 import pytest
-from tests.e2e.serving import Streamed, free_port, serving, until
+from tests.e2e.serving import Served, Streamed, free_port, serving, until
 
 # Far more than is generated before a test cuts in.
 MANY = 6000
-
-
-def test_sigterm_lets_running_streams_finish_and_takes_nothing_new(demo_model: Path) -> None:
-    with serving(demo_model) as served:
-        served.wait_ready()
-        stream = Streamed(served.url, 100)
-        stream.has_begun()
-        served.process.send_signal(signal.SIGTERM)
-        until(lambda: httpx.get(f"{served.url}/ready").status_code == 503)
-        body = {"text": "x", "sampling_params": {"max_new_tokens": 1}}
-        refused = httpx.post(f"{served.url}/generate", json=body)
-        assert refused.status_code == 503
-        assert stream.ended()[-1] == "[DONE]"
-        assert stream.finish_reason() == "length"
-        assert served.ends() == 0
-
-
-def test_what_does_not_finish_in_time_ends_as_shutting_down(demo_model: Path) -> None:
-    with serving(demo_model, "--drain-timeout", "0.2") as served:
-        served.wait_ready()
-        stream = Streamed(served.url, MANY)
-        stream.has_begun()
-        served.process.send_signal(signal.SIGINT)
-        frames = stream.ended()
-        assert "shutting down" in next(f for f in frames if '"error"' in f)
-        assert served.ends() == 0
-        assert "shutting_down" in served.log()
-
-
-def test_a_second_signal_ends_at_once(demo_model: Path) -> None:
-    with serving(demo_model) as served:
-        served.wait_ready()
-        stream = Streamed(served.url, MANY)
-        stream.has_begun()
-        served.process.send_signal(signal.SIGTERM)
-        until(lambda: httpx.get(f"{served.url}/ready").status_code == 503)
-        began_s = time.monotonic()
-        served.process.send_signal(signal.SIGTERM)
-        assert served.ends() == 0
-        assert time.monotonic() - began_s < 5
-        stream.ended()
 
 
 def test_when_the_supervisor_is_killed_nothing_is_left_and_the_port_is_free(
@@ -100,10 +60,12 @@ def test_a_model_that_cannot_be_loaded_is_said_once_and_cleanly(
 
 
 def test_a_worker_that_dies_takes_only_its_own_with_it_and_comes_back(demo_model: Path) -> None:
-    with serving(demo_model, "--http-workers", "2") as served:
+    with serving(demo_model, "--http-workers", "4") as served:
         served.wait_ready()
         engine, *workers = served.children()
-        streams = [Streamed(served.url, 120) for _ in range(8)]
+        for _ in range(10):
+            assert Streamed(served.url, 1).ended()[-1] == "[DONE]"
+        streams = [Streamed(served.url, 120) for _ in range(16)]
         for stream in streams:
             stream.has_begun()
         counts = [len(w.net_connections(kind="tcp")) for w in workers]
@@ -116,14 +78,94 @@ def test_a_worker_that_dies_takes_only_its_own_with_it_and_comes_back(demo_model
         assert cut
         assert all(s.frames[-1] == "[DONE]" for s in whole)
         assert all(s.finish_reason() == "length" for s in whole)
-        until(lambda: len(served.children()) == 3)
-        until(lambda: served.metric("roost_engine_running_requests") == 0)
+        # What the dead life had counted is still there, and nothing is at hand.
+        num_ended = 10 + len(whole)
+        length = 'roost_requests_total{outcome="length"}'
+        assert served.metric(length) == num_ended
+        until(lambda: served.metric("roost_engine_running_requests") == 0, 5)
+        assert served.metric("roost_requests_in_flight") == 0
+        until(lambda: len(served.children()) == 5)
         assert engine.is_running()
-        fresh = Streamed(served.url, 5)
-        assert fresh.ended()[-1] == "[DONE]"
+        for num_more in range(1, 9):
+            assert Streamed(served.url, 1).ended()[-1] == "[DONE]"
+            assert served.metric(length) == num_ended + num_more
+        assert served.metric("roost_server_faults_total") == 0
         assert "it is started again" in served.log()
         served.process.send_signal(signal.SIGTERM)
         assert served.ends() == 0
+
+
+def test_a_new_life_that_dies_at_once_is_followed_by_another(demo_model: Path) -> None:
+    with serving(demo_model, "--http-workers", "2") as served:
+        served.wait_ready()
+        first = {child.pid for child in psutil.Process(served.process.pid).children()}
+        served.children()[1].kill()
+        until(lambda: len(newborn(served, first)) == 1)
+        newborn(served, first)[0].kill()
+        until(lambda: len(served.children()) == 3)
+        assert served.log().count("it is started again") == 2
+        for _ in range(8):
+            assert Streamed(served.url, 1).ended()[-1] == "[DONE]"
+
+
+def newborn(served: Served, known: set[int]) -> list[psutil.Process]:
+    return [c for c in psutil.Process(served.process.pid).children() if c.pid not in known]
+
+
+def test_eight_workers_serve_and_none_says_ready_before_all_can(demo_model: Path) -> None:
+    with serving(demo_model, "--http-workers", "8") as served:
+        answers: list[int] = []
+        while not answers or answers[-1] != 200:
+            assert served.process.poll() is None, served.log()
+            try:
+                answers.append(served.fresh.get(f"{served.url}/ready").status_code)
+            except httpx.ConnectError:  # not even the supervisor is there
+                time.sleep(0.02)
+        assert set(answers) <= {200, 503}
+        assert len(served.children()) == 9
+        body = {"text": "The sea", "sampling_params": {"max_new_tokens": 2, "temperature": 0}}
+        texts = set()
+        for _ in range(40):
+            answer = served.fresh.post(f"{served.url}/generate", json=body)
+            assert answer.status_code == 200
+            texts.add(answer.json()["text"])
+        assert len(texts) == 1
+        assert served.metric('roost_requests_total{outcome="length"}') == 40
+
+
+def test_workers_that_cannot_start_end_the_server_with_one_line(
+    demo_model: Path, tmp_path: Path
+) -> None:
+    template = tmp_path / "nowhere.jinja"
+    flags = ("--http-workers", "4", "--chat-template", str(template))
+    with serving(demo_model, *flags) as served:
+        assert served.ends() == 1
+    assert "Traceback" not in served.log()
+    (line,) = (line for line in served.log().splitlines() if str(template) in line)
+    assert "cannot be read" in line
+
+
+def test_the_log_level_is_set_in_every_process_and_in_new_ones(demo_model: Path) -> None:
+    with serving(demo_model, "--http-workers", "4") as served:
+        served.wait_ready()
+        set_level(served, "warning")
+        for _ in range(16):
+            assert Streamed(served.url, 1).ended()[-1] == "[DONE]"
+        before = {child.pid for child in served.children()}
+        served.children()[1].kill()
+        until(lambda: len({child.pid for child in served.children()} - before) == 1)
+        for _ in range(16):
+            assert Streamed(served.url, 1).ended()[-1] == "[DONE]"
+        assert "request ended" not in served.log()
+        set_level(served, "info")
+        for _ in range(16):
+            assert Streamed(served.url, 1).ended()[-1] == "[DONE]"
+        until(lambda: served.log().count("request ended") == 16)
+
+
+def set_level(served: Served, level: str) -> None:
+    answer = served.fresh.post(f"{served.url}/configure_logging", json={"log_level": level})
+    assert answer.status_code == 200, answer.text
 
 
 def test_when_the_engine_dies_its_clients_are_told_and_the_exit_code_says_so(
