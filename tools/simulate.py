@@ -21,18 +21,18 @@ from tests.sim.script import from_text, to_text
 from tests.sim.trial import Verdict, run, shrink
 
 _CHUNK = 25
-_MAX_FAILURES = 5
+_MAX_FAILURES = 10
 
 
-def _run_chunk(seeds: range) -> tuple[int, list[int], Counter[tuple[str, str]]]:
-    """(seeds run, seeds that failed, what was covered)"""
-    failed: list[int] = []
+def _run_chunk(seeds: range) -> tuple[int, dict[int, str], Counter[tuple[str, str]]]:
+    """(seeds run, what is wrong first with those that failed, what was covered)"""
+    failed: dict[int, str] = {}
     coverage: Counter[tuple[str, str]] = Counter()
     for seed in seeds:
         verdict = run(roll(seed))
         coverage.update(verdict.coverage)
         if verdict.wrong:
-            failed.append(seed)
+            failed[seed] = verdict.wrong[0]
     return len(seeds), failed, coverage
 
 
@@ -42,12 +42,13 @@ def _simulate(first: int, num_seeds: int, minutes: float | None, num_processes: 
         for at in range(first, first + num_seeds, _CHUNK)
     ]
     began_s = said_s = time.monotonic()
-    num_run, failed = 0, []
+    num_run = 0
+    failed: dict[int, str] = {}
     coverage: Counter[tuple[str, str]] = Counter()
     with multiprocessing.get_context("fork").Pool(num_processes) as pool:
         for num, bad, covered in pool.imap_unordered(_run_chunk, chunks):
             num_run += num
-            failed += bad
+            failed.update(bad)
             coverage.update(covered)
             now_s = time.monotonic()
             if now_s - said_s > 10:
@@ -57,9 +58,11 @@ def _simulate(first: int, num_seeds: int, minutes: float | None, num_processes: 
                 break
     print(report(coverage))
     print(f"{num_run} seeds from {first} on in {time.monotonic() - began_s:.0f} s: ", end="")
-    print("all is well" if not failed else f"{len(failed)} failed: {sorted(failed)}")
-    for seed in sorted(failed)[:1]:
-        _show(seed)
+    print("all is well" if not failed else f"{len(failed)} failed")
+    for seed in sorted(failed):
+        print(f"  {seed}: {failed[seed]}")
+    if failed:
+        _show(min(failed))
     return bool(failed)
 
 

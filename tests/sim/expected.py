@@ -21,24 +21,25 @@ def history_of(parent: Sequence[int], output: Sequence[int], asked: Asked) -> tu
     return kept[: turn.offset] if turn.offset < 0 else kept
 
 
-def prompts_of(house: House, asked: Asked, depth: int = 0) -> set[tuple[int, ...]]:
+def prompts_of(house: House, asked: Asked, after: tuple[Asked, ...] = ()) -> set[tuple[int, ...]]:
     """Every whole prompt that the request may rightly have had.
 
-    More than one only where a rid was used for several turns of a session.
+    More than one only where a rid was used for several turns of a session. after: what goes on from
+    this one.
     """
     request = asked.request
     turn = request.turn
     if turn is None or turn.parent is None:
         return {request.prompt_ids}
-    assert depth < 64, "a turn goes on from itself"
     found: set[tuple[int, ...]] = set()
     for parent in house.asked:
         other = parent.request.turn
         if parent.rid != turn.parent or other is None or other.session_id != turn.session_id:
             continue
-        if parent is asked or parent.envelope.arrival_s > asked.ended_s:
+        # What goes on from it cannot be its parent, though it may be called like it.
+        if parent is asked or parent in after or parent.envelope.arrival_s > asked.ended_s:
             continue
-        for prompt in prompts_of(house, parent, depth + 1):
+        for prompt in prompts_of(house, parent, (*after, asked)):
             output = alone(prompt, parent.request.sampling)
             history = history_of(prompt, output, asked)
             new = request.prompt_ids

@@ -36,6 +36,7 @@ BOS_ID = 0
 _TURN_S = 0.001
 _FIRST_SERVED_S = 1.0
 _SETTLED_EVERY_S = 0.5
+_RESUME_EVERY = 20
 # A client whose worker takes nothing tries again after so long.
 _KNOCK_S = 0.05
 
@@ -178,9 +179,12 @@ class House:
         self.network.heal()
         self.runner.faults.clear()
         end_s = self.agenda.now_s + limit_s
-        self._bid(script.ResumeIt(0))
-        num_quiet = 0
+        num_quiet = num_tries = 0
         while num_quiet < 4:
+            if num_tries % _RESUME_EVERY == 0:
+                # More than once: a pause may have been slower than the first of them.
+                self._bid(script.ResumeIt(0))
+            num_tries += 1
             assert self.agenda.now_s < end_s, f"not settled: {self._unsettled()}"
             num_up = self.network.num_up
             self.agenda.run_until(self.agenda.now_s + _SETTLED_EVERY_S)

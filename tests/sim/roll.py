@@ -66,8 +66,8 @@ class _Roller:
             step_s=pick((0.01, 0.05, 0.1)),
             spread_s=pick((0.001, 0.01, 0.1)),
             queue_timeout_s=pick((60.0, 60.0, 1.0)),
-            session_timeout_s=pick((30.0, 30.0, 2.0)),
-            max_sessions=pick((1, 4, 4, 4)),
+            session_timeout_s=pick((30.0, 30.0, 30.0, 2.0)),
+            max_sessions=pick((1, 4, 4, 4, 4, 4)),
             session_busy=pick(("wait", "wait", "refuse")),
         )
 
@@ -158,8 +158,12 @@ class _Roller:
         prompt = self._prompt(dice.randint(1, 8))
         if dice.random() < 0.2:
             prompt = (EOS_ID, *prompt)
+        # Mostly by the same way: a turn that overtakes its parent is refused.
+        front = (
+            self._front() if dice.random() < 0.25 else int(session[1:]) % self._layout.num_fronts
+        )
         return script.Ask(
-            self._front(),
+            front,
             name,
             prompt,
             new=dice.randint(0, 12),
@@ -169,7 +173,7 @@ class _Roller:
             turn=script.Turn(
                 session,
                 parent,
-                offset=dice.choice((0, 0, 0, 0, 0, 0, 2, -2, 500)),
+                offset=dice.choice((0, 0, 0, 0, 0, 0, 2, -2, 500)) if parent else 0,
                 drops_output=dice.random() < 0.1,
                 replaces=dice.random() < 0.1,
             ),

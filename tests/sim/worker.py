@@ -17,6 +17,7 @@ from roost.core.events import Ended, Event
 from roost.core.lifecycle import State, advance
 from roost.core.outcome import Outcome
 from roost.core.params import Sampling
+from roost.core.refusal import ending_of
 from roost.core.request import (
     HEALTH_PREFIX,
     NO_LOGPROBS,
@@ -28,7 +29,6 @@ from roost.core.request import (
 )
 from roost.frontend.core import FrontCore
 from roost.frontend.ledger import Life
-from roost.frontend.refusal import ending_of
 from roost.frontend.settings import FrontendSettings
 from roost.observe import EndingLog, Meter
 from roost.wire.messages import ControlDone, ToWorker

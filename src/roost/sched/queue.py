@@ -12,7 +12,7 @@ class WaitingQueue:
     whose prompt is not known before another turn of their session has ended.
 
     Both count against `max_queued`. What already ran once, and a health check, goes to the front,
-    even of a full queue.
+    even of a full queue; a health check takes nobody's place.
     """
 
     def __init__(self, max_queued: int) -> None:
@@ -29,7 +29,10 @@ class WaitingQueue:
 
     @property
     def is_full(self) -> bool:
-        return len(self) >= self.max_queued
+        if len(self) < self.max_queued:
+            return False
+        num_probes = sum(seq.envelope.is_health_check for seq in self._sequences)
+        return len(self) - num_probes >= self.max_queued
 
     def push(self, seq: Sequence) -> None:
         """In order of arrival, behind what was put to the front. It may have been held."""

@@ -233,6 +233,16 @@ def test_a_full_queue_says_so_and_a_health_check_passes_it() -> None:
     assert plan.slices[0].request_id == "HEALTH_CHECK_1"
 
 
+def test_a_health_check_that_waits_takes_nobodys_place() -> None:
+    desk = Desk(max_queued=1)
+    desk.submit(request("HEALTH_CHECK_1", 1, sampling(1)))
+    desk.submit(request("a", 3, sampling(1)))
+    desk.submit(request("b", 3, sampling(1)))
+    desk.run()
+    assert desk.ending("a").outcome is Outcome.LENGTH
+    assert desk.ending("b").outcome is Outcome.QUEUE_FULL
+
+
 @pytest.mark.parametrize(
     ("num_steps", "message"), [(0, "Abort in waiting queue"), (1, "Aborted"), (3, "Aborted")]
 )
