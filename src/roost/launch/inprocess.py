@@ -13,6 +13,7 @@ from roost.core.clock import SystemClock
 from roost.core.config import Layer, ServeConfig, resolve
 from roost.core.errors import EngineFault
 from roost.core.params import SamplingParams
+from roost.core.refusal import refusal_of
 from roost.core.request import NO_LOGPROBS, LogprobsWanted, Origin
 from roost.frontend import (
     Answers,
@@ -22,7 +23,6 @@ from roost.frontend import (
     Piece,
     TextPrompt,
     TokenPrompt,
-    refusal_of,
 )
 from roost.launch.asks import Messages, ask_of, prompt_of, single_ask
 from roost.launch.completion import Completion, completion_of

@@ -61,4 +61,8 @@ def die_with_parent(parent_pid: int, death_signal: signal.Signals | None) -> Non
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    exit_code = main()
+    # All is closed. To take a thousand modules down in order costs 0.1 s in every process.
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(exit_code)
