@@ -1,15 +1,13 @@
 """How an ending is said in each dialect. All of it follows from the table of outcomes."""
 
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, assert_never
 
 from roost.api.problems import Aborted, Dialect, Problem, problem_of
-from roost.core.errors import PromptTooLong, RequestError, TooManyTokens
 from roost.core.events import Ended
 from roost.core.outcome import OUTCOMES, Outcome
-from roost.frontend import refusal_of
+from roost.core.refusal import refusal_of
 
 # The outcomes that these APIs have a word for; with them every other ending is an error.
 _OPENAI_FINISH: Final[Mapping[Outcome, str]] = {
@@ -22,11 +20,6 @@ _ANTHROPIC_STOP: Final[Mapping[Outcome, str]] = {
     Outcome.LENGTH: "max_tokens",
     Outcome.TOOL_CALLS: "tool_use",
 }
-
-_NUMBER = re.compile(r"\d+", re.ASCII)
-# In the words of these two errors.
-_NUMBERS_TOO_LONG: Final = 2
-_NUMBERS_TOO_MANY: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,26 +76,7 @@ def problem_of_ending(ended: Ended, dialect: Dialect) -> Problem:
     refusal = refusal_of(ended)
     if refusal is None:
         return problem_of(Aborted(ended.message or "Aborted"), dialect)
-    return problem_of(_with_facts(refusal), dialect)
-
-
-def _with_facts(refusal: RequestError) -> RequestError:
-    """What is too long says so differently in each API, so its numbers are read from its words:
-    the length of a turn's whole prompt is found out by the engine, whose endings have only words.
-    """
-    if refusal.code != PromptTooLong.code:
-        return refusal
-    numbers = [int(n) for n in _NUMBER.findall(refusal.message)]
-    found: RequestError = refusal
-    if len(numbers) == _NUMBERS_TOO_LONG:
-        num_prompt, limit = numbers
-        found = PromptTooLong(num_prompt_tokens=num_prompt, max_context_tokens=limit)
-    elif len(numbers) == _NUMBERS_TOO_MANY:
-        limit, _, num_prompt, max_new = numbers
-        found = TooManyTokens(
-            num_prompt_tokens=num_prompt, max_new_tokens=max_new, limit_tokens=limit
-        )
-    return found if found.message == refusal.message else refusal
+    return problem_of(refusal, dialect)
 
 
 def first_problem(endings: Iterable[Ended | None], dialect: Dialect) -> Problem | None:

@@ -61,12 +61,21 @@ class Usage(msgspec.Struct, frozen=True, array_like=True):
     queue_s: float = 0.0
 
 
+class TooLong(msgspec.Struct, frozen=True, array_like=True):
+    """What did not fit: the prompt alone (max_new_tokens None), or prompt and answer together."""
+
+    num_prompt_tokens: int
+    max_new_tokens: int | None
+    limit_tokens: int
+
+
 class Ended(msgspec.Struct, frozen=True, array_like=True, tag="ended"):
     """The one terminal event.
 
     matched: the stop token's id, or the stop string or regex, for `stop`. text_bytes: how many
     bytes of generated text come before the matched stop; −1: all of them. message, code, status:
-    for an ending that is not an answer (status 0: the table's).
+    for an ending that is not an answer (status 0: the table's). too_long: of one that is refused
+    for its length; each API says it in its own words.
     """
 
     outcome: Outcome
@@ -76,6 +85,7 @@ class Ended(msgspec.Struct, frozen=True, array_like=True, tag="ended"):
     message: str = ""
     code: str = ""
     status: int = 0
+    too_long: TooLong | None = None
 
     @property
     def http_status(self) -> int:

@@ -18,7 +18,6 @@ from roost.frontend.core import FrontCore
 from roost.frontend.frontend import Frontend
 from roost.frontend.intake import TextTools
 from roost.frontend.piece import AnswerHead, Piece
-from roost.frontend.refusal import ending_of, refusal_of
 from roost.frontend.settings import FrontendSettings
 
 __all__ = [
@@ -36,6 +35,4 @@ __all__ = [
     "TextTools",
     "TokenPrompt",
     "Wish",
-    "ending_of",
-    "refusal_of",
 ]

@@ -5,9 +5,9 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 
 from roost.core.events import Ended, Event
+from roost.core.refusal import refusal_of
 from roost.core.request import RequestId
 from roost.frontend.piece import AnswerHead, Piece
-from roost.frontend.refusal import refusal_of
 from roost.frontend.stream import AnswerStream
 
 
@@ -17,7 +17,7 @@ class Answers:
     Iterate to the end, or `aclose()`: leaving early cancels what still runs, at once, as a client
     that has gone. Closing twice is harmless. Each answer's last piece has `ended`; after the last
     of them the iteration stops. It never raises for an ending: `Piece.ended` says what happened
-    (`roost.frontend.refusal_of(ended)` gives the error for one that is no answer).
+    (`roost.core.refusal.refusal_of` gives the error for one that is no answer).
     """
 
     def __init__(

@@ -3,7 +3,7 @@
 import asyncio
 
 from roost.core.events import Ended, Event
-from roost.frontend.refusal import refusal_of
+from roost.core.refusal import refusal_of
 
 
 class Doorway:

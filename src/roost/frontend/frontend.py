@@ -6,9 +6,10 @@ from typing import Final
 
 from roost.core.calls import Abort, Call, FlushCache
 from roost.core.clock import Clock
-from roost.core.errors import DeadlinePassed, EngineFault, RequestError
+from roost.core.errors import DeadlinePassed, EngineFault
 from roost.core.events import Ended
 from roost.core.outcome import Outcome
+from roost.core.refusal import refusal_named
 from roost.core.request import Origin, RequestId
 from roost.frontend.answers import Answers
 from roost.frontend.ask import Ask
@@ -145,7 +146,7 @@ class Frontend:
         finally:
             self._core.forget(call_id)
         if not done.is_ok:
-            raise RequestError(done.message)
+            raise refusal_named(done.message, done.code, done.status)
         return done
 
     @property

@@ -12,6 +12,7 @@ from roost.core.errors import EngineFault, QueueFull, RequestError, ShuttingDown
 from roost.core.events import Ended
 from roost.core.outcome import Outcome
 from roost.core.params import SamplingParams
+from roost.core.refusal import ending_of, refusal_of
 from roost.core.request import HEALTH_PREFIX, Envelope, GenerateRequest, Origin, RequestId
 from roost.frontend.answers import Answers
 from roost.frontend.ask import Ask, TokenPrompt, Wish
@@ -20,7 +21,6 @@ from roost.frontend.doorway import Doorway
 from roost.frontend.intake import Intake, Prepared, TextTools
 from roost.frontend.ledger import Life
 from roost.frontend.naming import AnswerName, name_answers
-from roost.frontend.refusal import ending_of, refusal_of
 from roost.frontend.starting import prepared_streams, unprepared_streams
 from roost.frontend.text_desk import TextDesk
 from roost.wire.messages import ModelFacts

@@ -5,6 +5,7 @@ from typing import NamedTuple
 from roost.core.errors import RequestError
 from roost.core.events import Ended, Event, Usage
 from roost.core.outcome import Outcome
+from roost.core.refusal import ending_of
 from roost.core.request import Envelope, GenerateRequest, RequestId
 from roost.sched.sequence import Sequence
 from roost.sessions import close_requested, unknown_turn
@@ -17,14 +18,6 @@ class Addressed(NamedTuple):
     event: Event
 
 
-_BY_CODE = {
-    "queue_full": Outcome.QUEUE_FULL,
-    "shutting_down": Outcome.SHUTTING_DOWN,
-    "deadline": Outcome.DEADLINE,
-    "engine_fault": Outcome.ENGINE_FAULT,
-}
-
-
 def refused(request: GenerateRequest, error: RequestError, now_s: float) -> Addressed:
     """The ending of a request that has not run, and may not."""
     envelope = request.envelope
@@ -32,14 +25,7 @@ def refused(request: GenerateRequest, error: RequestError, now_s: float) -> Addr
         num_prompt_tokens=len(request.prompt_ids),
         queue_s=max(now_s - envelope.arrival_s, 0.0),
     )
-    ended = Ended(
-        outcome=_BY_CODE.get(error.code, Outcome.INVALID_REQUEST),
-        usage=usage,
-        message=error.message,
-        code=error.code,
-        status=error.http_status,
-    )
-    return Addressed(envelope, ended)
+    return Addressed(envelope, ending_of(error, usage))
 
 
 def orphaned(seq: Sequence, now_s: float) -> Addressed:

@@ -132,7 +132,7 @@ class Heartbeat(msgspec.Struct, frozen=True, array_like=True, tag="heartbeat"):
 
 class ControlDone(msgspec.Struct, frozen=True, array_like=True, tag="control_done"):
     """What became of a call. count: requests that it touched, of whichever worker. result: JSON,
-    where the call asked for something.
+    where the call asked for something. code, status: of the refusal, when it is not ok.
     """
 
     call_id: str
@@ -140,6 +140,8 @@ class ControlDone(msgspec.Struct, frozen=True, array_like=True, tag="control_don
     message: str = ""
     count: int = 0
     result: str = ""
+    code: str = ""
+    status: int = 0
 
 
 class Notice(msgspec.Struct, frozen=True, array_like=True, tag="notice"):

@@ -18,7 +18,7 @@ from roost.core.calls import (
     Resume,
     SetLogLevel,
 )
-from roost.core.errors import RequestError
+from roost.core.errors import DeadlinePassed, RequestError, ShuttingDown
 from roost.core.events import Ended
 from roost.core.outcome import Outcome
 from roost.core.plan import PAGE_TOKENS
@@ -112,7 +112,7 @@ class ControlDesk:
                 case _:
                     assert_never(message.call)
         except RequestError as error:
-            self._refuse(message.origin, message.call_id, str(error))
+            self._refuse(message.origin, message.call_id, error)
         return said
 
     def note(self, message: Noted) -> None:
@@ -153,12 +153,12 @@ class ControlDesk:
 
     def close(self) -> None:
         """Answer whoever still waits: the engine stops."""
-        words = "The engine stopped before this was done."
+        stopped = ShuttingDown("The engine stopped before this was done.")
         flush, self._flush = self._flush, None
         if flush is not None:
-            self._refuse(flush.caller, flush.call_id, words)
+            self._refuse(flush.caller, flush.call_id, stopped)
         for closed in self._broadcasts.take_all():
-            self._refuse(closed.caller, closed.call_id, words)
+            self._refuse(closed.caller, closed.call_id, stopped)
 
     # ---- the calls
 
@@ -207,7 +207,7 @@ class ControlDesk:
     def _close(self, closed: Closed) -> None:
         if closed.num_silent:
             words = f"{closed.num_silent} HTTP workers did not confirm it in time."
-            self._refuse(closed.caller, closed.call_id, words)
+            self._refuse(closed.caller, closed.call_id, DeadlinePassed(words))
             return
         words = ""
         if isinstance(closed.call, Abort):
@@ -219,7 +219,7 @@ class ControlDesk:
     def _begin_flush(self, message: Control, timeout_s: float, now_s: float) -> None:
         if self._flush is not None:
             words = "Another flush is waiting until no request is running."
-            self._refuse(message.origin, message.call_id, words)
+            self._refuse(message.origin, message.call_id, RequestError(words))
             return
         flush = _Flush(message.origin, message.call_id, now_s + max(timeout_s, 0.0))
         self._flush = flush
@@ -234,7 +234,7 @@ class ControlDesk:
                 f"Requests are running ({load.num_running}) or waiting ({load.num_waiting}); "
                 "the cache can be flushed when none is."
             )
-            self._refuse(flush.caller, flush.call_id, words)
+            self._refuse(flush.caller, flush.call_id, RequestError(words))
         else:
             # Pages are held by live requests alone.
             words = "Nothing is cached."
@@ -246,8 +246,11 @@ class ControlDesk:
         done = ControlDone(message.call_id, is_ok=True, count=count, result=result)
         self._told.append((message.origin, done))
 
-    def _refuse(self, caller: Origin, call_id: str, words: str) -> None:
-        self._told.append((caller, ControlDone(call_id, is_ok=False, message=words)))
+    def _refuse(self, caller: Origin, call_id: str, error: RequestError) -> None:
+        done = ControlDone(
+            call_id, is_ok=False, message=error.message, code=error.code, status=error.http_status
+        )
+        self._told.append((caller, done))
 
 
 def _is_cancel(said: Addressed) -> bool:

@@ -18,7 +18,7 @@ from roost.api.problems import Dialect, Problem, dialect_of, problem_of
 from roost.core.errors import PromptTooLong, RequestError, TooManyTokens
 from roost.core.events import Ended, Usage
 from roost.core.outcome import OUTCOMES, Outcome
-from roost.frontend import ending_of
+from roost.core.refusal import ending_of
 
 # outcome → status, native type and code; OpenAI's reason, or type and code; Anthropic's reason, or
 # type. Of those that are no answer.

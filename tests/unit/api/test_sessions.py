@@ -231,7 +231,8 @@ def test_there_are_only_so_many_sessions() -> None:
     with open_rig(max_sessions=1) as rig:
         opened(rig)
         refused = rig.post("/open_session", {"session_id": "t"})
-        assert refused.status_code == 400
+        assert refused.status_code == 503
+        assert refused.headers["retry-after"] == "1"
         assert refused.json()["message"] == "max_sessions=1: no more sessions may be open."
 
 

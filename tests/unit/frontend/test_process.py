@@ -17,13 +17,13 @@ from roost.core.errors import (
 )
 from roost.core.events import Accepted, Delta, Started
 from roost.core.outcome import Outcome
+from roost.core.refusal import refusal_of
 from roost.core.request import Origin, RequestId
 from roost.frontend import (
     Ask,
     FrontendSettings,
     TextPrompt,
     Wish,
-    refusal_of,
 )
 from roost.wire.messages import Heartbeat, Load, Output, Outputs
 

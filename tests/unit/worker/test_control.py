@@ -63,6 +63,10 @@ def answer(worker: WorkerSide, origin: Origin, count: int = 0) -> Notice:
 # ---- abort
 
 
+def refused(call_id: str, words: str, code: str, status: int) -> ControlDone:
+    return ControlDone(call_id, is_ok=False, message=words, code=code, status=status)
+
+
 def test_an_abort_ends_what_is_here_then_asks_every_worker_and_adds_up() -> None:
     bench = Bench()
     workers = [bench.connect(origin) for origin in FOUR]
@@ -222,7 +226,7 @@ def test_a_worker_that_never_answers_is_given_up_after_half_a_minute() -> None:
     bench.clock.advance(0.2)
     bench.turn()
     words = "1 HTTP workers did not confirm it in time."
-    assert done_of(heard(here)) == ControlDone("c1", is_ok=False, message=words)
+    assert done_of(heard(here)) == refused("c1", words, "deadline", 504)
 
 
 # ---- log level
@@ -264,7 +268,7 @@ def test_a_flush_that_may_not_wait_is_refused_while_requests_live(timeout_s: flo
     bench.turn()
     (done,) = (m for m in heard(here) if isinstance(m, ControlDone))
     words = "Requests are running (1) or waiting (1); the cache can be flushed when none is."
-    assert done == ControlDone("c1", is_ok=False, message=words)
+    assert done == refused("c1", words, "invalid_request", 400)
 
 
 def test_a_flush_waits_until_the_last_request_has_ended() -> None:
@@ -315,7 +319,7 @@ def test_a_second_flush_is_refused_while_one_waits_and_not_after() -> None:
     bench.turn()
     words = "Another flush is waiting until no request is running."
     done = done_of(bench.call(there, FlushCache(5.0), origin=THERE))
-    assert done == ControlDone("c1", is_ok=False, message=words)
+    assert done == refused("c1", words, "invalid_request", 400)
     # The first one's caller dies, and so does its request.
     there.send(Goodbye(HERE))
     bench.turn()
@@ -411,7 +415,7 @@ def test_what_a_session_call_may_not_do_is_told_to_its_caller() -> None:
     bench = Bench()
     here = bench.connect()
     words = "Invalid request: session id s does not exist"
-    assert bench.call(here, CloseSession("s")) == [ControlDone("c1", is_ok=False, message=words)]
+    assert bench.call(here, CloseSession("s")) == [refused("c1", words, "invalid_request", 400)]
     bench.call(here, OpenSession("s"))
     (done,) = bench.call(here, OpenSession("s"))
     assert isinstance(done, ControlDone)
@@ -469,5 +473,5 @@ def test_whoever_waits_for_an_answer_gets_one_when_the_engine_stops() -> None:
     words = "The engine stopped before this was done."
     messages = heard(here)
     assert outcome_of(messages, "a") is Outcome.SHUTTING_DOWN
-    assert done_of(messages) == ControlDone("c1", is_ok=False, message=words)
-    assert done_of(heard(there)) == ControlDone("c2", is_ok=False, message=words)
+    assert done_of(messages) == refused("c1", words, "shutting_down", 503)
+    assert done_of(heard(there)) == refused("c2", words, "shutting_down", 503)
