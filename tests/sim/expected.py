@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
+from tests.sim.asked import Asked
 from tests.sim.fake_runner import EOS_ID, alone
 from tests.sim.house import BOS_ID, House
-from tests.sim.worker import Asked
 
 from roost.core.outcome import Outcome
 

@@ -9,14 +9,16 @@ import logging
 import math
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import assert_never
+from typing import NamedTuple, assert_never
 
 from tests.sim import script
 from tests.sim.agenda import Agenda
+from tests.sim.asked import Asked
 from tests.sim.fake_runner import EOS_ID, VOCAB_SIZE, FakeRunner, letters
+from tests.sim.lines import AllLines
 from tests.sim.network import Network
-from tests.sim.worker import Asked, Called, Worker
+from tests.sim.promptness import check_engine
+from tests.sim.worker import Called, Worker
 
 from roost.cache import PagePool
 from roost.core import calls
@@ -55,19 +57,7 @@ class BreakableRunner(FakeRunner):
         return super().execute(plan)
 
 
-class AllLines(logging.Handler):
-    """Keeps what every other logger of roost says: (level, message)."""
-
-    def __init__(self) -> None:
-        super().__init__(logging.DEBUG)
-        self.lines: list[tuple[int, str]] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.lines.append((record.levelno, record.getMessage()))
-
-
-@dataclass(frozen=True, slots=True)
-class Aborted:
+class Aborted(NamedTuple):
     """Somebody asked for an abort. name: None is everything."""
 
     at_s: float
@@ -350,6 +340,7 @@ class House:
             return
         did_compute = self.engine.step()
         self.scheduler.check()
+        check_engine(self.scheduler, self.network.taken)
         takes_s = self.layout.step_s if did_compute else _TURN_S
         self._engine_busy_s = now_s + takes_s
         idle_s = 0.0 if did_compute else self.engine._idle_s()

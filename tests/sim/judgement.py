@@ -5,18 +5,33 @@ import math
 from collections import Counter
 
 from tests.sim import script
+from tests.sim.asked import Asked
 from tests.sim.expected import prompts_of
 from tests.sim.fake_runner import alone
 from tests.sim.house import MAX_CONTEXT_TOKENS, House
-from tests.sim.worker import Asked, Called, Worker
+from tests.sim.worker import Called, Worker
 
 from roost.core import calls
 from roost.core.events import Delta, Ended, Started
-from roost.core.outcome import OUTCOMES, Outcome
+from roost.core.outcome import Outcome
 from roost.core.plan import PAGE_TOKENS
 
 # An engine that is silent for so long is given up by its workers.
 _GIVEN_UP_S = 30.0
+# What a level means: INFO is the client's business, WARNING the operator's, ERROR the server's.
+_LEVELS = {
+    Outcome.STOP: logging.INFO,
+    Outcome.LENGTH: logging.INFO,
+    Outcome.CLIENT_DISCONNECTED: logging.INFO,
+    Outcome.CLIENT_CANCELLED: logging.INFO,
+    Outcome.INVALID_REQUEST: logging.INFO,
+    Outcome.QUEUE_FULL: logging.WARNING,
+    Outcome.DEADLINE: logging.WARNING,
+    Outcome.SHUTTING_DOWN: logging.WARNING,
+    Outcome.ENGINE_FAULT: logging.ERROR,
+}
+# On a network without troubles, the news of an end takes so long at most.
+_NEWS_S = 2.5
 _FINISHED = (Outcome.STOP, Outcome.LENGTH)
 _NO_SESSION = "does not exist"
 _CLOSED = "close was requested"
@@ -70,6 +85,9 @@ def _of_request(house: House, worker: Worker, asked: Asked) -> list[str]:
     reason = _why_not(house, asked, ending)
     if reason:
         wrong.append(f"ended {ending.outcome} ({ending.message!r}), but {reason}")
+    is_calm = not (house.network.losses.num or house.silences or house.worker_stalls)
+    if is_calm and asked.ended_s > asked.envelope.deadline_s + _NEWS_S:
+        wrong.append(f"ended {asked.ended_s - asked.envelope.deadline_s:.1f} s after its deadline")
     return wrong + _of_tokens(house, asked, ending)
 
 
@@ -273,7 +291,7 @@ def _of_lines(worker: Worker) -> list[str]:
     for asked in worker.asked:
         if asked.ending is not None:
             outcome = asked.ending.outcome
-            level = OUTCOMES[outcome].log_level
+            level = _LEVELS[outcome]
             if isinstance(asked.action, script.Probe):
                 level = logging.DEBUG
             expected[asked.rid, str(outcome), level] += 1

@@ -80,6 +80,8 @@ class Network:
     def __init__(self, agenda: Agenda, seed: int, spread_s: float) -> None:
         self.losses = Losses()
         self.num_up = 0
+        # What the engine has heard in its last step.
+        self.taken: list[ToEngine] = []
         # When the engine said that a request had ended.
         self.ended_s: dict[tuple[Origin, int], float] = {}
         self.num_malformed = 0
@@ -94,8 +96,8 @@ class Network:
     # ---- the engine's end
 
     def receive(self) -> list[ToEngine]:
-        taken, self._inbox = self._inbox, []
-        return taken
+        self.taken, self._inbox = self._inbox, []
+        return self.taken
 
     def wait(self, timeout_s: float) -> None:
         raise AssertionError("in virtual time nobody waits")

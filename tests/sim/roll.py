@@ -198,8 +198,8 @@ class _Roller:
 
     def _new_name(self) -> str:
         """Once in a while one that was used before; and one that begins like others."""
-        if self._names and self._dice.random() < 0.06:
-            return self._dice.choice(self._names)
+        if self._names and self._dice.random() < 0.1:
+            return self._dice.choice(self._names[-4:])
         name = f"r{len(self._names)}"
         self._names.append(name)
         return name

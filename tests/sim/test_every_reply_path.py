@@ -8,11 +8,11 @@ from typing import Final
 
 import pytest
 from tests.sim import script
+from tests.sim.asked import Asked
 from tests.sim.coverage import STAGES
 from tests.sim.fake_runner import EOS_ID, alone
 from tests.sim.house import House
 from tests.sim.requests import sampling
-from tests.sim.worker import Asked
 
 from roost.core.events import Ended
 from roost.core.outcome import OUTCOMES, Outcome

@@ -3,18 +3,20 @@
 import logging
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from tests.sim import script
 from tests.sim.agenda import Agenda
+from tests.sim.asked import Asked
 from tests.sim.fake_runner import EOS_ID, VOCAB_SIZE
+from tests.sim.lines import LineKeeper
 from tests.sim.network import Network
+from tests.sim.promptness import check_taken_back
 from tests.sim.requests import sampling
 
-from roost.core.calls import Call
+from roost.core.calls import Abort, Call
 from roost.core.errors import QueueFull, RequestError
 from roost.core.events import Ended, Event
-from roost.core.lifecycle import State, advance
 from roost.core.outcome import Outcome
 from roost.core.params import Sampling
 from roost.core.refusal import ending_of
@@ -28,62 +30,13 @@ from roost.core.request import (
     SessionTurn,
 )
 from roost.frontend.core import FrontCore
-from roost.frontend.ledger import Life
 from roost.frontend.settings import FrontendSettings
 from roost.observe import EndingLog, Meter
-from roost.wire.messages import ControlDone, ToWorker
+from roost.wire.messages import ControlDone, Notice, Outputs, ToEngine, ToWorker
 
 TICK_S = 0.5
 _CALL_TIMEOUT_S = 10.0
 _PROBE_TIMEOUT_S = 20.0
-
-
-@dataclass(slots=True, eq=False)
-class Asked:
-    """One request, and all that became of it.
-
-    seen: what the switchboard told its observers. heard: what its client was told.
-    """
-
-    envelope: Envelope
-    request: GenerateRequest
-    action: script.Ask | script.Probe
-    seen: list[tuple[float, Event]] = field(default_factory=list)
-    heard: list[Event] = field(default_factory=list)
-    state: State = State.SENT
-    life: Life | None = None
-    is_refused: bool = False
-    has_left: bool = False
-    is_shut: bool = False
-    num_live_most: int = 0
-
-    @property
-    def rid(self) -> str:
-        return self.envelope.rid
-
-    @property
-    def is_bad(self) -> bool:
-        """Nothing that a model could answer, or beside something such in one call."""
-        return isinstance(self.action, script.Ask) and self.action.is_bad
-
-    @property
-    def ending(self) -> Ended | None:
-        last = self.seen[-1][1] if self.seen else None
-        return last if isinstance(last, Ended) else None
-
-    @property
-    def ended_s(self) -> float:
-        return self.seen[-1][0] if self.ending else math.inf
-
-    def see(self, event: Event, now_s: float) -> None:
-        """Raises ProtocolViolation for what the table forbids."""
-        self.state = advance(self.state, event)
-        self.seen.append((now_s, event))
-
-    def deliver(self, index: int, event: Event, now_s: float) -> None:
-        """As its client's listener."""
-        assert index == 0, f"{self.rid} hears what was for answer {index}"
-        self.heard.append(event)
 
 
 @dataclass(slots=True, eq=False)
@@ -134,18 +87,6 @@ class Witness(Meter):
         self.num_violations += 1
 
 
-class LineKeeper(logging.Handler):
-    """Keeps (rid, outcome, level) of each line of an ending."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.lines: list[tuple[str, str, int]] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        fields = record.__dict__
-        self.lines.append((str(fields["rid"]), str(fields["outcome"]), record.levelno))
-
-
 class Worker:
     """Built by the house for each life. Everything it does, it does at a time of the agenda."""
 
@@ -158,14 +99,17 @@ class Worker:
         self._agenda = agenda
         self._stalled_s = -math.inf
         self._unheard: list[ToWorker] = []
+        self._ended_by_engine: set[int] = set()
         self.witness = Witness(lambda: agenda.now_s)
         self.keeper = LineKeeper()
         # Its own, known to nobody else, and gone with it.
         logger = logging.Logger("front", logging.DEBUG)  # noqa: LOG001
         logger.addHandler(self.keeper)
         network.connect(origin, self._hear)
+        self._network = network
+        self._sent: list[ToEngine] = []
         self.core = FrontCore(
-            lambda message: network.send_up(origin, message),
+            self._send,
             origin,
             agenda.clock,
             FrontendSettings(),
@@ -201,7 +145,7 @@ class Worker:
     def leave(self, asks: Sequence[Asked]) -> None:
         for asked in asks:
             asked.has_left = True
-        self._when_awake(lambda: self.core.board.leave([a.envelope.rid for a in asks if _lives(a)]))
+        self._when_awake(lambda: self._leave([asked for asked in asks if _lives(asked)]))
 
     def shut(self) -> None:
         """End everything that lives."""
@@ -252,6 +196,15 @@ class Worker:
         return self._agenda.now_s < self._stalled_s
 
     # ---- parts
+
+    def _send(self, message: ToEngine) -> None:
+        self._sent.append(message)
+        self._network.send_up(self.origin, message)
+
+    def _leave(self, asks: list[Asked]) -> None:
+        self._sent.clear()
+        self.core.board.leave([asked.envelope.rid for asked in asks])
+        check_taken_back(asks, self._sent)
 
     def _asked(self, action: script.Ask, index: int, now_s: float, deadline_s: float) -> Asked:
         is_alone = action.n == 1
@@ -321,8 +274,33 @@ class Worker:
         if self.is_stalled:
             self._unheard.append(message)
             return
+        if isinstance(message, Outputs):
+            self._note_endings(message)
+        aborted = self._live_named(message)
+        self._sent.clear()
         self.core.hear(message)
         self.core.check()
+        check_taken_back(aborted, self._sent)
+
+    def _note_endings(self, message: Outputs) -> None:
+        for output in message.outputs:
+            key = output.serial
+            assert key not in self._ended_by_engine, f"{output.rid}: {output.event} after its end"
+            if isinstance(output.event, Ended):
+                self._ended_by_engine.add(key)
+
+    def _live_named(self, message: ToWorker) -> list[Asked]:
+        """What a notice of an abort is about."""
+        if not isinstance(message, Notice) or not isinstance(message.call, Abort):
+            return []
+        name = message.call.name
+        return [
+            asked
+            for asked in self.asked
+            if _lives(asked)
+            and not asked.envelope.is_health_check
+            and name in (None, asked.rid, asked.envelope.group or asked.rid)
+        ]
 
     def _wake(self) -> None:
         if self.is_dead or self.is_stalled:

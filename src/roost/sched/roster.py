@@ -89,12 +89,15 @@ class Roster:
         return self._by_serial.get(_Serial(origin, serial))
 
     def named(self, name: str) -> list[Sequence]:
-        """The request of exactly this rid, or all of the call of exactly this name."""
-        seq = self._live.get(RequestId(name))
-        if seq is not None:
-            return [seq]
+        """The request of exactly this rid, and all of the call of exactly this name; two workers
+        may have given one name to either.
+        """
         # No group is the empty name, and that names nothing.
-        return [seq for seq in self._live.values() if name and seq.envelope.group == name]
+        return [
+            seq
+            for seq in self._live.values()
+            if name and name in (seq.envelope.rid, seq.envelope.group)
+        ]
 
     def all_of(self, origin: Origin | None) -> list[Sequence]:
         """Whatever `origin` asked for, in order of arrival; None: everything."""

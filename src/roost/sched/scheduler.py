@@ -105,8 +105,8 @@ class Scheduler:
         return self._end(seq, endings.cut_short(seq, outcome, now_s, message), now_s)
 
     def abort(self, name: RequestId | None, now_s: float, message: str = "") -> list[Addressed]:
-        """End the request of exactly this rid, or else every one of the call of exactly this name,
-        whoever asked for it; None: everything. An unknown name is no harm.
+        """End the request of exactly this rid, and every one of the call of exactly this name,
+        whoever asked for them; None: everything. An unknown name is no harm.
         """
         found = self._roster.all_of(None) if name is None else self._roster.named(name)
         return self._end_each(
