@@ -218,6 +218,8 @@ class Frontend:
                 num_used_tokens=load.num_used_tokens,
                 num_kv_tokens=load.num_kv_tokens,
                 num_steps=load.num_steps,
+                num_gone=load.num_gone,
+                num_undelivered=load.num_undelivered,
                 num_malformed=self._channel.num_malformed,
             ),
         )

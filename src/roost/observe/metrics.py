@@ -45,6 +45,8 @@ class EngineFigures:
     num_used_tokens: int = 0
     num_kv_tokens: int = 0
     num_steps: int = 0
+    num_gone: int = 0
+    num_undelivered: int = 0
     num_malformed: int = 0
 
 
@@ -185,6 +187,7 @@ class Meter:
     def refused(self, envelope: Envelope, ended: Ended) -> None:
         """A request that ended before it was taken in (its rid belongs to another)."""
         if not envelope.is_health_check:
+            self._faults.inc(OUTCOMES[ended.outcome].is_server_fault)
             self._ended.labels(outcome=ended.outcome).inc()
 
     def _tokens(self, times: _Times, num_tokens: int, now_s: float) -> None:
@@ -251,5 +254,7 @@ class _Heard:
             ("kv_used_tokens", "KV slots in use.", figures.num_used_tokens),
             ("kv_tokens", "KV slots there are.", figures.num_kv_tokens),
             ("steps", "Steps since it started.", figures.num_steps),
+            ("gone_workers", "Lives of HTTP workers that it lost.", figures.num_gone),
+            ("undelivered_outputs", "Outputs that reached nobody.", figures.num_undelivered),
         ):
             yield GaugeMetricFamily(f"roost_engine_{name}", text, value=float(value))

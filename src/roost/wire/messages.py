@@ -113,7 +113,10 @@ class Outputs(msgspec.Struct, frozen=True, array_like=True, tag="outputs"):
 
 
 class Load(msgspec.Struct, frozen=True, array_like=True):
-    """How busy the engine is; part of each heartbeat."""
+    """How busy the engine is; part of each heartbeat.
+
+    num_gone: lives of workers that were given up. num_undelivered: outputs that reached nobody.
+    """
 
     num_running: int = 0
     num_waiting: int = 0
@@ -121,6 +124,8 @@ class Load(msgspec.Struct, frozen=True, array_like=True):
     num_kv_tokens: int = 0
     num_steps: int = 0
     generated_tokens_total: int = 0
+    num_gone: int = 0
+    num_undelivered: int = 0
 
 
 class Heartbeat(msgspec.Struct, frozen=True, array_like=True, tag="heartbeat"):

@@ -35,9 +35,10 @@ from roost.wire.messages import (
     ToWorker,
 )
 from roost.worker.broadcasts import Broadcasts, Closed
+from roost.worker.outbox import Outbox
 
 
-def load_of(scheduler: Scheduler) -> Load:
+def load_of(scheduler: Scheduler, outbox: Outbox) -> Load:
     load = scheduler.load()
     return Load(
         num_running=load.num_running,
@@ -46,6 +47,8 @@ def load_of(scheduler: Scheduler) -> Load:
         num_kv_tokens=load.num_pages * PAGE_TOKENS,
         num_steps=load.num_steps,
         generated_tokens_total=load.generated_tokens_total,
+        num_gone=outbox.num_gone,
+        num_undelivered=outbox.num_undelivered,
     )
 
 

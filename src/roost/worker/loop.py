@@ -169,7 +169,7 @@ class EngineLoop:
         welcome = Welcome(self._engine_epoch, self.facts, self._desk.log_level)
         if self._outbox.tell(origin, welcome):
             self._workers[origin.worker] = origin
-            self._outbox.tell(origin, Heartbeat(now_s, load_of(self._scheduler)))
+            self._outbox.tell(origin, Heartbeat(now_s, load_of(self._scheduler, self._outbox)))
 
     def _part_with(self, origin: Origin, now_s: float) -> None:
         """A life of a worker is over: what it asked for is of no use to anybody."""
@@ -211,7 +211,7 @@ class EngineLoop:
         if now_s < self._next_beat_s:
             return
         self._next_beat_s = now_s + HEARTBEAT_S
-        beat = Heartbeat(now_s, load_of(self._scheduler))
+        beat = Heartbeat(now_s, load_of(self._scheduler, self._outbox))
         for origin in list(self._workers.values()):
             if not self._outbox.tell(origin, beat):
                 self._part_with(origin, now_s)

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -77,6 +78,16 @@ def test_latencies_are_those_of_the_events() -> None:
     assert found["roost_queue_time_seconds_sum"] == pytest.approx(0.2)
 
 
+def test_a_refusal_that_is_our_fault_is_counted_as_one() -> None:
+    meter = Meter()
+    meter.refused(envelope(), Ended(Outcome.ENGINE_FAULT))
+    meter.refused(envelope("b"), Ended(Outcome.QUEUE_FULL))
+    found = samples(meter)
+    assert found["roost_server_faults_total"] == 1
+    assert found["roost_requests_total{engine_fault}"] == 1
+    assert found["roost_requests_total{queue_full}"] == 1
+
+
 def test_a_health_check_is_no_traffic() -> None:
     meter = Meter()
     check = envelope(f"{HEALTH_PREFIX}_1")
@@ -90,9 +101,12 @@ def test_a_health_check_is_no_traffic() -> None:
 
 def test_the_engine_is_shown_as_it_was_heard() -> None:
     meter = Meter()
-    meter.engine(EngineFigures(is_alive=True, num_running=3, num_waiting=4, num_kv_tokens=99))
+    figures = EngineFigures(is_alive=True, num_running=3, num_waiting=4, num_kv_tokens=99)
+    meter.engine(replace(figures, num_gone=1, num_undelivered=5))
     found = samples(meter)
     assert found["roost_engine_up"] == 1
+    assert found["roost_engine_gone_workers"] == 1
+    assert found["roost_engine_undelivered_outputs"] == 5
     assert found["roost_engine_running_requests"] == 3
     assert found["roost_engine_waiting_requests"] == 4
     assert found["roost_engine_kv_tokens"] == 99
@@ -125,6 +139,8 @@ def test_every_series_is_there_from_the_start_and_of_the_right_type() -> None:
         "roost_engine_kv_used_tokens": "gauge",
         "roost_engine_kv_tokens": "gauge",
         "roost_engine_steps": "gauge",
+        "roost_engine_gone_workers": "gauge",
+        "roost_engine_undelivered_outputs": "gauge",
     }
     found = samples(Meter())
     assert set(found.values()) == {0}
