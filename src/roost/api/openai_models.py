@@ -27,11 +27,10 @@ class ModelList(msgspec.Struct, frozen=True):
 
 def routes(service: Service) -> list[Route]:
     """GET `/v1/models` and `/v1/models/{name}`; a name may hold slashes."""
-    created = int(service.clock.unix_s())
 
     def card(name: str) -> ModelCard:
         facts = service.frontend.facts
-        return ModelCard(name, created, facts.model_path, facts.max_context_tokens)
+        return ModelCard(name, facts.loaded_s, facts.model_path, facts.max_context_tokens)
 
     async def models(_: Request) -> Response:
         listed = ModelList([card(name) for name in service.model_names])

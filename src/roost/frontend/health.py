@@ -60,12 +60,19 @@ class Health:
         if self._token is None:
             self._token = loop.create_future()
         token = self._token
-        if self._running is None or self._running.done():
-            self._running = loop.create_task(self._run(timeout_s))
-        await asyncio.wait(
-            {token, self._running}, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED
-        )
-        return token.done()
+        until_s = loop.time() + timeout_s
+        is_joined = self._running is not None and not self._running.done()
+        # The token of one that runs already may have come before this check began.
+        for _ in range(2 if is_joined else 1):
+            if self._running is None or self._running.done():
+                self._running = loop.create_task(self._run(timeout_s))
+            left_s = max(until_s - loop.time(), 0.0)
+            await asyncio.wait(
+                {token, self._running}, timeout=left_s, return_when=asyncio.FIRST_COMPLETED
+            )
+            if token.done():
+                return True
+        return False
 
     async def _run(self, timeout_s: float) -> None:
         try:

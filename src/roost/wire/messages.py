@@ -71,6 +71,7 @@ class ModelFacts(msgspec.Struct, frozen=True, array_like=True):
     """What a front must know of the engine's model and pool to check requests and to report.
 
     max_requests: most that the engine holds, running and waiting; a front need not hold more.
+    loaded_s: when the model was ready, in Unix seconds.
     """
 
     model_path: str
@@ -85,6 +86,7 @@ class ModelFacts(msgspec.Struct, frozen=True, array_like=True):
     num_threads: int
     weight_version: str
     max_requests: int
+    loaded_s: int = 0
 
 
 class Welcome(msgspec.Struct, frozen=True, array_like=True, tag="welcome"):

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
+
 from roost.cache import PagePool
 from roost.core.clock import Clock
 from roost.core.config import ServeConfig
@@ -72,11 +74,12 @@ def build_worker(config: ServeConfig, channel: EngineSide, around: Surroundings)
         _log.info("%s", line)
     limits = _limits(config, model, options, tokens)
     scheduler = Scheduler(PagePool(built.kv.num_pages), limits, _token_bytes(tokens), StopMatcher)
+    facts = _facts(files, limits, built, tokens, options.kv_dtype)
     return EngineLoop(
         channel,
         scheduler,
         built.runner,
-        _facts(files, limits, built, tokens, options.kv_dtype),
+        msgspec.structs.replace(facts, loaded_s=int(around.clock.unix_s())),
         clock=around.clock,
         engine_epoch=around.engine_epoch,
         set_log_level=around.set_log_level,

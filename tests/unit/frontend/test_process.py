@@ -8,6 +8,7 @@ from tests.unit.frontend.asks import HELLO, ending, expected, params, runs
 from tests.unit.frontend.house import house, tokens_of
 
 from roost.core.calls import CloseSession, FlushCache, ListSessions, OpenSession, SetLogLevel
+from roost.core.clock import ManualClock
 from roost.core.errors import (
     DeadlinePassed,
     EngineFault,
@@ -25,6 +26,8 @@ from roost.frontend import (
     TextPrompt,
     Wish,
 )
+from roost.frontend.engine_view import EngineView
+from roost.frontend.health import Health
 from roost.wire.messages import Heartbeat, Load, Output, Outputs
 
 
@@ -204,6 +207,32 @@ async def test_the_health_check_generates_and_is_no_traffic() -> None:
         metrics = front.metrics().decode()
         assert 'roost_requests_total{outcome="length"} 1.0' in metrics
         assert "roost_generation_tokens_total 3.0" in metrics
+
+
+@runs
+async def test_a_health_check_that_joins_one_behind_its_token_waits_for_another() -> None:
+    goes_on, checks = asyncio.Event(), list[float]()
+
+    async def generate(timeout_s: float) -> None:
+        checks.append(timeout_s)
+        if len(checks) == 1:
+            await goes_on.wait()
+        else:
+            health.token_came()
+
+    health = Health(
+        EngineView(), ManualClock(), lambda: None, generate, is_taking=lambda: True, timeout_s=1.0
+    )
+    first = asyncio.create_task(health.generates(5.0))
+    await asyncio.sleep(0)
+    health.token_came()
+    assert await first
+    # The request of the first check has not ended, and no more tokens come of it.
+    second = asyncio.create_task(health.generates(5.0))
+    await asyncio.sleep(0)
+    goes_on.set()
+    assert await second
+    assert len(checks) == 2
 
 
 @runs
