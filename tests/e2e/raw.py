@@ -4,10 +4,11 @@
 """
 
 import json
+import selectors
 import socket
 import struct
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from http.client import HTTPConnection, HTTPResponse
@@ -44,7 +45,7 @@ class Raw:
         content = None if body is None else json.dumps(body).encode()
         self._connection.request(method, path, content, headers)
         assert self._connection.sock is not None
-        self._socket: socket.socket = self._connection.sock
+        self.socket: socket.socket = self._connection.sock
         self._response: HTTPResponse | None = None
 
     def __enter__(self) -> "Raw":
@@ -90,11 +91,11 @@ class Raw:
     def leave(self, *, by_reset: bool = False) -> None:
         """Close the connection, whatever is on its way: FIN, or RST."""
         if by_reset:
-            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+            self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
         if self._response is not None:
             self._response.close()
         self._connection.close()
-        self._socket.close()
+        self.socket.close()
 
 
 @contextmanager
@@ -102,6 +103,22 @@ def all_asked(served: Served, bodies: Iterable[Json]) -> Iterator[list[Raw]]:
     """One request for each body, sent; closed afterwards."""
     with ExitStack() as stack:
         yield [stack.enter_context(Raw(served, "/generate", body)) for body in bodies]
+
+
+def answered_s(raws: Sequence[Raw]) -> list[float]:
+    """How long each waited for the first byte of its answer; with little work for this side."""
+    waits = []
+    with selectors.DefaultSelector() as selector:
+        for raw in raws:
+            selector.register(raw.socket, selectors.EVENT_READ, raw)
+        while selector.get_map():
+            ready = selector.select(PATIENCE_S)
+            assert ready, "some were never answered"
+            now_s = time.monotonic()
+            for key, _ in ready:
+                waits.append(now_s - key.data.sent_s)
+                selector.unregister(key.fileobj)
+    return waits
 
 
 def call(served: Served, path: str, body: Json = None, *, method: str = "POST") -> tuple[int, Json]:

@@ -14,6 +14,7 @@ from tests.e2e.raw import (
     Raw,
     abort,
     all_asked,
+    answered_s,
     asking,
     at_once,
     call,
@@ -43,15 +44,15 @@ def four(demo_model: Path) -> Iterator[Served]:
 def test_an_unknown_session_is_refused_at_its_own_client_at_once(
     four: Served, is_stream: bool
 ) -> None:
-    def ask(number: int) -> None:
-        body = asking("x", 4, stream=is_stream, session_params={"id": f"none-{number}"})
-        with Raw(four, "/generate", body) as raw:
-            assert raw.status == 400
-            assert raw.answered_s() < 1
-            message = raw.json()["error"]["message"]
-            assert message == f"Invalid request: session id none-{number} does not exist"
-
-    at_once(ask, range(200))
+    bodies = (
+        asking("x", 4, stream=is_stream, session_params={"id": f"none-{number}"})
+        for number in range(200)
+    )
+    with all_asked(four, bodies) as raws:
+        assert max(answered_s(raws)) < 1
+        for number, raw in enumerate(raws):
+            text = f"Invalid request: session id none-{number} does not exist"
+            assert (raw.status, raw.json()["error"]["message"]) == (400, text)
 
 
 def test_a_closing_session_refuses_each_turn_at_its_own_client_at_once(four: Served) -> None:
@@ -61,16 +62,15 @@ def test_a_closing_session_refuses_each_turn_at_its_own_client_at_once(four: Ser
         frames = raw.frames()
         next(frames)
         assert call(four, "/close_session", {"session_id": "s"})[0] == 200
-
-        def ask(number: int) -> None:
-            body = asking("x", 4, stream=number % 2 == 0, session_params={"id": "s"})
-            with Raw(four, "/generate", body) as refused:
-                assert refused.status == 400
-                assert refused.answered_s() < 1
-                message = refused.json()["error"]["message"]
-                assert message == "Invalid request: close was requested for session s"
-
-        at_once(ask, range(200))
+        bodies = (
+            asking("x", 4, stream=number % 2 == 0, session_params={"id": "s"})
+            for number in range(200)
+        )
+        with all_asked(four, bodies) as refused:
+            assert max(answered_s(refused)) < 1
+            text = "Invalid request: close was requested for session s"
+            for one in refused:
+                assert (one.status, one.json()["error"]["message"]) == (400, text)
         assert get(four, "/sessions")[1] != []
         assert list(frames)[-1] == "[DONE]"
     until(lambda: get(four, "/sessions")[1] == [])
