@@ -35,7 +35,7 @@ def wishes(most_new_tokens: int) -> st.SearchStrategy[Sampling]:
         ),
         st.integers(0, most_new_tokens),
         st.integers(0, 6),
-        st.none() | st.integers(0, VOCAB_SIZE - 1),
+        st.sampled_from([None, EOS_ID]) | st.integers(0, VOCAB_SIZE - 1),
         st.sampled_from([False, False, True]),
         st.integers(0, 3),
     )
@@ -136,7 +136,7 @@ class EveryRequestEnds(RuleBasedStateMachine):
     ) -> None:
         """It begins, goes on from a turn of its session, done or alive, or from any request."""
         talk = self.talks.open.get(session_id, Talk())
-        known: list[str | None] = [*talk.done, *talk.live, *talk.done, f"r{after}", None]
+        known: list[str | None] = [*talk.live, *talk.done, None, f"r{after}"]
         parent = known[after % len(known)]
         wish = SessionTurn(
             session_id,
@@ -198,10 +198,13 @@ class EveryRequestEnds(RuleBasedStateMachine):
         index=st.integers(0, 50), how=st.sampled_from(["cancel", "leave", "abort", "worker dies"])
     )
     def client_ends(self, index: int, how: str) -> None:
+        """That of one that is alive, as a rule."""
+        live = [*self.desk.scheduler._roster._live]
+        rid = live[index % len(live)] if live and index % 5 else f"r{index}"
         if how == "abort":
-            self.desk.abort(f"r{index}")
+            self.desk.abort(rid)
         elif how != "worker dies":
-            self.desk.cancel(f"r{index}", is_disconnect=how == "leave")
+            self.desk.cancel(rid, is_disconnect=how == "leave")
         elif index < 10:  # or nobody would be left
             scheduler, now_s = self.desk.scheduler, self.desk.now_s
             origin = Origin(index % 2, epoch=1)
