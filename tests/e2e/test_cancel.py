@@ -28,6 +28,8 @@ from tests.e2e.serving import Served, serving, until
 # Never reached.
 MANY = 4000
 RUNNING, QUEUED, CHUNK = 4, 8, 128
+# What a client would call at once; a loaded machine, and the engine's telling, included.
+SOON_S = 2.0
 # Of some 2,000 tokens: many steps of CHUNK.
 LONG_PROMPT = " word" * 2000
 
@@ -74,7 +76,7 @@ def test_a_closed_socket_frees_its_slot_within_a_second(small: Served) -> None:
         for (_, by_reset), raw in zip(ways, raws, strict=True):
             raw.leave(by_reset=by_reset)
     until(lambda: is_idle(small))
-    assert time.monotonic() - left_s < 1
+    assert time.monotonic() - left_s < SOON_S
     assert stands_still(small)
 
 
@@ -98,7 +100,7 @@ def test_an_abort_ends_a_live_request_and_says_so(small: Served) -> None:
         status, done = call(small, "/abort_request", ask)
         assert (status, done["count"]) == (200, 1)
         *_, last, end = frames
-        assert time.monotonic() - began_s < 1
+        assert time.monotonic() - began_s < SOON_S
     assert end == "[DONE]"
     assert '"type":"abort"' in last
     assert "The operator is sorry." in last
@@ -135,7 +137,7 @@ def test_an_abort_of_everything_reaches_the_requests_of_all_workers(small: Serve
                 assert raw.json()["meta_info"]["finish_reason"]["type"] == "abort"
             else:
                 assert list(raw.frames())[-1] == "[DONE]"
-        assert time.monotonic() - began_s < 1
+        assert time.monotonic() - began_s < SOON_S
 
 
 def test_fifty_that_leave_in_a_row_disturb_nobody(small: Served) -> None:
@@ -184,7 +186,7 @@ def test_an_abort_in_the_queue_is_answered_at_once_and_costs_no_step(small: Serv
         began_s = time.monotonic()
         assert abort(small, "waits") == 1
         answer = raw.json()
-        assert time.monotonic() - began_s < 1
+        assert time.monotonic() - began_s < SOON_S
     assert raw.status == 200
     assert answer["text"] == ""
     assert answer["meta_info"]["finish_reason"]["type"] == "abort"
@@ -213,7 +215,7 @@ def test_a_prompt_in_the_middle_stops_at_the_next_chunk(small: Served, how: str)
         if how == "abort":
             assert abort(small, "prefill") == 1
             assert raw.json()["meta_info"]["finish_reason"]["type"] == "abort"
-            assert time.monotonic() - began_s < 1
+            assert time.monotonic() - began_s < SOON_S
     num_steps = settled(small)["num_steps"] - before
     assert 0 < num_steps < len(LONG_PROMPT) // len(" word") // CHUNK // 2
 
@@ -226,7 +228,7 @@ def test_a_request_that_is_still_tokenised_can_be_aborted(small: Served, is_stre
         began_s = time.monotonic()
         assert raw.status == 200
         assert '"type":"abort"' in raw.response.read().decode()
-        assert time.monotonic() - began_s < 1
+        assert time.monotonic() - began_s < SOON_S
 
 
 def test_the_longest_prompt_is_aborted_right_after_it_was_sent(small: Served) -> None:
@@ -234,7 +236,7 @@ def test_the_longest_prompt_is_aborted_right_after_it_was_sent(small: Served) ->
     with Raw(small, "/generate", asking(" word" * 8000, 5, rid="longest")) as raw:
         until(lambda: abort(small, "longest") == 1, 5)
         assert raw.json()["meta_info"]["finish_reason"]["type"] == "abort"
-        assert raw.answered_s() < 1
+        assert raw.answered_s() < SOON_S
     assert settled(small)["num_steps"] - num_steps < 8000 // CHUNK // 4
 
 
@@ -244,7 +246,7 @@ def test_all_answers_of_a_request_end_with_its_client(small: Served) -> None:
         until(lambda: load(small)["num_running_reqs"] == 4)
         left_s = time.monotonic()
     until(lambda: is_idle(small))
-    assert time.monotonic() - left_s < 1
+    assert time.monotonic() - left_s < SOON_S
 
 
 def test_several_answers_are_taken_all_or_none(small: Served) -> None:

@@ -57,7 +57,7 @@ def test_an_unknown_session_is_refused_at_its_own_client_at_once(
 
 def test_a_closing_session_refuses_each_turn_at_its_own_client_at_once(four: Served) -> None:
     assert call(four, "/open_session", {"session_id": "s", "capacity_of_str_len": 0})[0] == 200
-    running = asking("The sea", 400, stream=True, session_params={"id": "s"})
+    running = asking("The sea", 200, stream=True, session_params={"id": "s"})
     with Raw(four, "/generate", running) as raw:
         frames = raw.frames()
         next(frames)
