@@ -164,6 +164,17 @@ class EveryRequestEnds(RuleBasedStateMachine):
             self.talks.ask(asked)
         self.desk.submit(asked)
 
+    @rule(count=st.integers(1, 3), session_id=st.sampled_from("sst"))
+    def turns_in_a_row(self, count: int, session_id: str) -> None:
+        """Each goes on from the one before, which has not ended yet."""
+        parent = None
+        for _ in range(count + 1):
+            rid = RequestId(f"r{len(self.requests)}")
+            wish = SessionTurn(session_id, parent)
+            now_s = self.desk.now_s
+            self._submit(request(rid, (7, 8), sampling(3), arrival_s=now_s, turn=wish))
+            parent = rid
+
     @rule(session_id=st.sampled_from("st"))
     def open_session(self, session_id: str) -> None:
         try:
@@ -200,7 +211,7 @@ class EveryRequestEnds(RuleBasedStateMachine):
     def client_ends(self, index: int, how: str) -> None:
         """That of one that is alive, as a rule."""
         live = [*self.desk.scheduler._roster._live]
-        rid = live[index % len(live)] if live and index % 5 else f"r{index}"
+        rid = live[index % len(live)] if live and index % 5 != 4 else f"r{index}"
         if how == "abort":
             self.desk.abort(rid)
         elif how != "worker dies":
