@@ -47,7 +47,9 @@ async def server(model: str, *flags: str) -> AsyncIterator[int]:
         port: int = probe.getsockname()[1]
     command = [sys.executable, "-m", "roost.launch", "serve", model, "--port", str(port)]
     process = subprocess.Popen(  # noqa: ASYNC220  it returns at once
-        [*command, "--log-level", "warning", *flags], env=os.environ | {"NO_COLOR": "1"}
+        [*command, "--log-level", "error", *flags],
+        stdout=subprocess.DEVNULL,
+        env=os.environ | {"NO_COLOR": "1"},
     )
     try:
         await _ready(port, process)
