@@ -340,7 +340,7 @@ class House:
             return
         did_compute = self.engine.step()
         self.scheduler.check()
-        check_engine(self.scheduler, self.network.taken)
+        check_engine(self.scheduler, self.network.taken, self.engine._outbox.is_gone)
         takes_s = self.layout.step_s if did_compute else _TURN_S
         self._engine_busy_s = now_s + takes_s
         idle_s = 0.0 if did_compute else self.engine._idle_s()
