@@ -16,7 +16,7 @@ MAX_PUBLIC_METHODS: Final = 10
 
 ALLOWED: Final[dict[str, str]] = {
     "src/roost/programs/cpu.py:CpuBuilder": "one method for each op of the Builder interface",
-    "src/roost/sched/scheduler.py:Scheduler": "one verb for each thing that can happen to a request",
+    "src/roost/sched/scheduler.py:Scheduler": "one verb for each thing that can happen",
 }
 
 
