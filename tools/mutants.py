@@ -131,7 +131,7 @@ MUTANTS: Final = (
         "        if turn is None:\n            return [said, said]",
     ),
     Mutant(
-        "what a worker ends from its side ends again with the engine's news",
+        "news of an ended request is taken for the next one of its rid",
         "frontend/ledger.py",
         "        if life is None or life.envelope.serial != output.serial:\n",
         "        if life is None:\n",

@@ -3,6 +3,7 @@
 import random
 from typing import Final
 
+import msgspec
 from tests.sim import script
 from tests.sim.fake_runner import EOS_ID, VOCAB_SIZE
 
@@ -31,7 +32,7 @@ _KINDS: Final[dict[str, dict[str, int]]] = {
         "delay": 1, "break": 1, "fault_row": 1, "stall_engine": 1,
     },
 }  # fmt: skip
-_ALWAYS: Final = {"ask": 34, "wait": 18, "leave": 7, "abort": 7}
+_ALWAYS: Final = {"ask": 34, "wait": 18, "leave": 7, "abort": 7, "again": 3}
 
 
 class _Roller:
@@ -39,6 +40,7 @@ class _Roller:
         self._dice = random.Random(seed)
         self._kind = self._dice.choice(tuple(_KINDS))
         self._names: list[str] = []
+        self._asks: list[script.Ask] = []
         self._turns: list[tuple[str, str]] = []
         self._layout = self._lay_out()
 
@@ -51,7 +53,7 @@ class _Roller:
             actions += [script.Open(self._front(), f"s{i}") for i in range(_NUM_SESSIONS)]
             actions.append(script.Wait(0.5))
         for what in whats:
-            actions.append(self._action(what))
+            actions += self._again() if what == "again" else [self._action(what)]
             if self._dice.random() < 0.2:
                 actions.append(script.Wait(self._dice.choice((0.03, 0.1, 0.2))))
         return script.Script(seed, self._layout, tuple(actions))
@@ -75,7 +77,8 @@ class _Roller:
         dice, front = self._dice, self._front()
         match what:
             case "ask":
-                return self._ask()
+                self._asks.append(self._ask())
+                return self._asks[-1]
             case "turn":
                 return self._turn()
             case "wait":
@@ -104,6 +107,13 @@ class _Roller:
                 return script.Probe(front)
             case _:
                 return self._trouble(what)
+
+    def _again(self) -> list[script.Action]:
+        """A client leaves, and asks once more under the same name before its end is known."""
+        if not self._asks:
+            return []
+        ask = self._dice.choice(self._asks[-3:])
+        return [script.Leave(ask.name), msgspec.structs.replace(ask, seed=ask.seed + 5)]
 
     def _trouble(self, what: str) -> script.Action:
         dice, front = self._dice, self._front()

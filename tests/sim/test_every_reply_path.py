@@ -63,7 +63,7 @@ class Scene:
                 num_fronts=NUM_WORKERS,
                 num_pages=7 if stage == "retracted" else 40,
                 max_running=1 if is_crowded else 4,
-                max_queued=1 if outcome is Outcome.QUEUE_FULL else 30,
+                max_queued=1 if outcome is Outcome.QUEUE_FULL or stage == "retracted" else 30,
                 step_s=0.03,
                 spread_s=0.001,
                 queue_timeout_s=1000.0,
@@ -95,6 +95,10 @@ class Scene:
         if self.stage == "on the way":
             house.do(script.Delay(self.number, "up", 1.0))
         house.do(self._ask(turn))
+        if self.stage == "retracted":
+            # It goes back to a queue that is full.
+            house.do(script.Wait(0.1))
+            house.do(script.Ask(other, "waiter", _PROMPT, 20))
         (asked,) = house.by_call["it"]
         self._come_to(asked)
         return asked
