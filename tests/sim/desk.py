@@ -6,7 +6,7 @@ from typing import Final, Literal
 from tests.sim.fake_runner import EOS_ID, VOCAB_SIZE, FakeRunner, letters
 from tests.sim.requests import HERE
 
-from roost.cache import PagePool
+from roost.cache import KvCache, PagePool
 from roost.core.calls import OpenSession
 from roost.core.events import Accepted, Delta, Ended, Event, Started
 from roost.core.lifecycle import State, advance
@@ -52,7 +52,8 @@ class Desk:
             session_timeout_s=session_timeout_s,
             session_busy=session_busy,
         )
-        self.scheduler = Scheduler(self.pool, self.limits, letters, StopMatcher)
+        self.kv = KvCache(self.pool)
+        self.scheduler = Scheduler(self.kv, self.limits, letters, StopMatcher)
         self.runner = FakeRunner(num_pages)
         self.now_s = 0.0
         self.events: dict[str, list[Event]] = {}

@@ -67,6 +67,8 @@ class FakeRunner:
         if self.fail_next:
             self.fail_next = False
             raise RuntimeError("the fake runner was told to fail")
+        for source, target in plan.copies:
+            self._kv[target] = list(self._kv[source])
         # As on the real one: everybody's keys are written before anybody attends.
         for part in plan.slices:
             for position in range(part.start, part.stop):

@@ -20,7 +20,7 @@ from tests.sim.network import Network
 from tests.sim.promptness import check_engine
 from tests.sim.worker import Called, Worker
 
-from roost.cache import PagePool
+from roost.cache import KvCache, PagePool
 from roost.core import calls
 from roost.core.events import Event
 from roost.core.outcome import Outcome
@@ -87,7 +87,8 @@ class House:
             session_timeout_s=layout.session_timeout_s,
             session_busy=layout.session_busy,
         )
-        self.scheduler = Scheduler(self.pool, limits, letters, StopMatcher)
+        self.kv = KvCache(self.pool)
+        self.scheduler = Scheduler(self.kv, limits, letters, StopMatcher)
         self.facts = ModelFacts(
             "m.gguf",
             "m",
@@ -394,6 +395,6 @@ class House:
             return "just ended" if asked.seen else "on the way"
         if seq.turn is not None and seq.turn.is_held:
             return "held"
-        if seq.lease is None:
+        if seq.kv is None:
             return "retracted" if seq.num_retractions else "queued"
         return "running" if seq.num_generated else "prefilling"

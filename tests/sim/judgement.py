@@ -58,8 +58,8 @@ def judge(house: House) -> list[str]:
 def _nothing_is_left(house: House) -> list[str]:
     left: list[str] = []
     load = house.scheduler.load()
-    if house.pool.num_leased:
-        left.append(f"{house.pool.num_leased} pages are on lease")
+    if house.kv.num_used:
+        left.append(f"{house.kv.num_used} pages are in use")
     if (load.num_running, load.num_waiting) != (0, 0):
         left.append(f"the engine holds requests: {load}")
     for worker in house.workers:
@@ -323,7 +323,8 @@ def _may_time_out(house: House, called: Called) -> bool:
     if isinstance(called.call, calls.Abort | calls.SetLogLevel | calls.Pause) and losses.notices:
         return True
     call = called.call
-    end_s = called.at_s + 10.0 + (call.timeout_s if isinstance(call, calls.FlushCache) else 0.0)
+    waits_s = call.timeout_s if isinstance(call, calls.FlushCache) else None
+    end_s = called.at_s + 10.0 + (waits_s or 0.0)
     return any(
         from_s <= end_s and until_s >= called.at_s and until_s - from_s >= 1.0
         for from_s, until_s in house.silences

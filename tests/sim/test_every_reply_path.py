@@ -41,6 +41,8 @@ PATHS: Final = [
     if (outcome, stage) not in IMPOSSIBLE
 ]
 _PROMPT: Final = tuple(range(20)) * 2
+# Shares no page with it.
+_ELDER = tuple(reversed(_PROMPT))
 _NEW: Final = 30
 _SESSION: Final = "s"
 
@@ -88,7 +90,7 @@ class Scene:
                 house.do(script.Ask(other, self.parent, _PROMPT, _NEW, 5, turn=turn))
             turn = script.Turn(_SESSION, self.parent)
         if self.stage in ("queued", "retracted"):
-            house.do(script.Ask(other, "elder", _PROMPT, 60, _long_seeds(_PROMPT, 60)[0]))
+            house.do(script.Ask(other, "elder", _ELDER, 60, _long_seeds(_ELDER, 60)[0]))
         if self.outcome is Outcome.QUEUE_FULL:
             self._fill(other)
         house.do(script.Wait(0.1))

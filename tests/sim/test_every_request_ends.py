@@ -295,7 +295,7 @@ class EveryRequestEnds(RuleBasedStateMachine):
             return
         self._land()
         self.desk.run()
-        assert self.desk.pool.num_leased == 0
+        assert self.desk.kv.num_used == 0
         assert self.desk.open_requests == 0
         self._follow()
         self._compare_sessions()

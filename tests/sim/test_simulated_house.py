@@ -162,7 +162,7 @@ def test_a_script_is_shrunk_to_what_matters() -> None:
 
 def _seed_without_end(prompt: tuple[int, ...]) -> int:
     """With which the model would go on and on."""
-    return next(s for s in itertools.count() if EOS_ID not in alone(prompt, sampling(50, seed=s)))
+    return next(s for s in itertools.count() if EOS_ID not in alone(prompt, sampling(150, seed=s)))
 
 
 def test_a_thousand_cancels_over_four_workers_are_nobodys_fault() -> None:
@@ -174,7 +174,7 @@ def test_a_thousand_cancels_over_four_workers_are_nobodys_fault() -> None:
         house.open()
         for i in range(1000):
             prompt, seed = talkative[i % len(talkative)]
-            house.do(script.Ask(i % 4, f"r{i}", prompt, 50, seed))
+            house.do(script.Ask(i % 4, f"r{i}", prompt, 150, seed))
             if i % 50 == 0:
                 house.do(script.Wait(0.05))
             if i % 3 == 0:

@@ -6,8 +6,8 @@ rewrites the files with what happens now, for review as a diff. Commands:
 
     desk pages=8 step=32 running=4 queued=10 context=512 growth=128 queue_timeout=5
         session_timeout=9   (any of them, first)
-    submit NAME prompt=N new=N [min=N] [stop=TEXT] [stop_id=N] [seed=N] [deadline=S] [group=TEXT]
-        [session=ID [after=NAME] [offset=N] [drops_output] [replaces] [clamped]]
+    submit NAME prompt=N new=N [first=N] [min=N] [stop=TEXT] [stop_id=N] [seed=N] [deadline=S]
+        [group=TEXT] [session=ID [after=NAME] [offset=N] [drops_output] [replaces] [clamped]]
     cancel NAME · leave NAME · abort NAME · abort · fault NAME · crash · retract
     open ID [capacity=N] [timeout=S] · close ID · sessions
     wait S · step [N] · load
@@ -94,7 +94,7 @@ class Player:
         return self.desk.submit(
             request(
                 name,
-                int(facts["prompt"]),
+                _prompt(int(facts["prompt"]), int(facts.get("first", "0"))),
                 asked,
                 arrival_s=now_s,
                 deadline_s=deadline_s,
@@ -123,6 +123,11 @@ def _session(session: SessionView) -> str:
         tokens = f"{turn.num_prompt_tokens}+{turn.num_output_tokens}"
         lines.append(f"{'  ' * depth}{turn.rid} {turn.state} {tokens}")
     return "\n".join(lines)
+
+
+def _prompt(num_tokens: int, first: int) -> tuple[int, ...]:
+    """The vocabulary in order, from one of its tokens on: who begins elsewhere shares nothing."""
+    return tuple((first + i) % 20 for i in range(num_tokens))
 
 
 def _desk(facts: dict[str, str]) -> Desk:

@@ -91,7 +91,7 @@ class Controls:
 
     async def flush_cache(self, request: Request) -> Response:
         asked = await read_fields(request, self._max_bytes, FlushFields, ignored=_IGNORED)
-        timeout_s = seconds(asked.timeout, "timeout", is_zero_fine=True) or 0.0
+        timeout_s = seconds(asked.timeout, "timeout", is_zero_fine=True)
         done = await until_gone(self._frontend.call(FlushCache(timeout_s)), request.receive)
         return _result(done.message or "The cache is empty.")
 

@@ -1,9 +1,21 @@
-"""Who holds which KV page. Integers only; the tensors are the runner's.
+"""Who holds which KV page, and which prefixes are known. Integers only: tensors are the runner's.
 
-Takes a number of pages. Gives leases on them, each freed once by its holder.
+Takes tokens, and what of them was computed. Gives holdings of pages, each freed once by its holder,
+and the longest known beginning of a prompt.
 """
 
+from roost.cache.holding import Holding, KvCache
 from roost.cache.lease import Lease
 from roost.cache.pages import PagePool, pages_for
+from roost.cache.radix import Eviction, Match, PrefixTree
 
-__all__ = ["Lease", "PagePool", "pages_for"]
+__all__ = [
+    "Eviction",
+    "Holding",
+    "KvCache",
+    "Lease",
+    "Match",
+    "PagePool",
+    "PrefixTree",
+    "pages_for",
+]

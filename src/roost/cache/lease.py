@@ -33,6 +33,12 @@ class Lease:
         self.pages += more
         return True
 
+    def part_with(self, num_pages: int) -> tuple[int, ...]:
+        """The first pages belong to somebody else from now on → which those are."""
+        assert num_pages <= len(self.pages), "pages that the lease does not have"
+        gone, self.pages = self.pages[:num_pages], self.pages[num_pages:]
+        return gone
+
     def free(self) -> None:
         """Give everything back. A second call does nothing."""
         if self.is_free:

@@ -26,9 +26,12 @@ class Abort(msgspec.Struct, frozen=True, array_like=True, tag="abort"):
 
 
 class FlushCache(msgspec.Struct, frozen=True, array_like=True, tag="flush_cache"):
-    """Forget what no live request holds. timeout_s: how long to wait until nothing lives."""
+    """Forget every prefix; what live requests hold goes when they end, and is not found before.
 
-    timeout_s: float = 0.0
+    timeout_s: wait so long until nothing lives, and refuse if something still does; None: at once.
+    """
+
+    timeout_s: float | None = None
 
 
 class Pause(msgspec.Struct, frozen=True, array_like=True, tag="pause"):

@@ -135,6 +135,17 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     max_queued_requests: Annotated[
         int, Meta(ge=1, description="Most requests that wait; one more gets 503.")
     ] = 1024
+    prefix_cache: Annotated[
+        Literal["on", "off"],
+        Meta(description="Keep what was computed, and compute a known beginning once."),
+    ] = "on"
+    eviction: Annotated[
+        Literal["lru", "lfu", "fifo"],
+        Meta(
+            description="What the prefix cache gives up first: what was used longest ago, least "
+            "often, or came first."
+        ),
+    ] = "lru"
     max_sessions: Annotated[
         int, Meta(ge=0, description="Most sessions that are open at a time; one more is refused.")
     ] = 1024

@@ -45,10 +45,14 @@ class Slice(msgspec.Struct, frozen=True):
 
 
 class BatchPlan(msgspec.Struct, frozen=True):
-    """One step. `number` counts up by one from plan to plan."""
+    """One step. `number` counts up by one from plan to plan.
+
+    copies: (from, to) KV pages to be copied before anything is computed, in this order.
+    """
 
     number: int
     slices: tuple[Slice, ...]
+    copies: tuple[tuple[int, int], ...] = ()
 
     @property
     def num_tokens(self) -> int:

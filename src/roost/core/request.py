@@ -83,6 +83,7 @@ class GenerateRequest(msgspec.Struct, frozen=True, array_like=True, tag="generat
 
     turn: of a session; `prompt_ids` are then the new ids only, and what depends on the whole prompt
     is checked by the engine, which knows it.
+    namespace: only requests of the same one find each other's beginnings in the cache.
     """
 
     envelope: Envelope
@@ -90,3 +91,4 @@ class GenerateRequest(msgspec.Struct, frozen=True, array_like=True, tag="generat
     sampling: Sampling
     logprobs: LogprobsWanted
     turn: SessionTurn | None = None
+    namespace: str = ""

@@ -133,7 +133,7 @@ class Frontend:
             raise EngineFault("The engine does not answer.")
         timeout_s = self._settings.control_timeout_s
         if isinstance(call, FlushCache):
-            timeout_s += call.timeout_s
+            timeout_s += call.timeout_s or 0.0
         call_id = draw_name()
         future: asyncio.Future[ControlDone] = asyncio.get_running_loop().create_future()
         self._core.call(call_id, call, lambda done: _settle(future, done))

@@ -1,5 +1,6 @@
 """Executes plans on a recorded program."""
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from roost.core.plan import BatchPlan, StepResult
@@ -17,6 +18,8 @@ class Program(Closeable, Protocol):
 
     def run(self, inputs: StepInputs) -> StepOutputs: ...
 
+    def copy_pages(self, sources: Sequence[int], targets: Sequence[int]) -> None: ...
+
 
 class Runner:
     """One model. `execute` blocks until the step is computed, with the GIL released meanwhile.
@@ -30,6 +33,9 @@ class Runner:
         self._inputs = InputMaker()
 
     def execute(self, plan: BatchPlan) -> StepResult:
+        if plan.copies:
+            sources, targets = zip(*plan.copies, strict=True)
+            self._program.copy_pages(sources, targets)
         inputs = self._inputs.make(plan)
         return results(plan, inputs, self._program.run(inputs))
 

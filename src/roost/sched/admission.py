@@ -7,7 +7,7 @@ from typing import Literal
 
 import msgspec
 
-from roost.cache import PagePool, pages_for
+from roost.cache import KvCache, pages_for
 from roost.core.errors import PromptTooLong, QueueFull, RequestError, TooManyTokens
 from roost.core.params import MAX_TOP_LOGPROBS
 from roost.core.plan import PAGE_TOKENS
@@ -50,9 +50,9 @@ class SchedLimits:
         )
 
 
-def limit_tokens(limits: SchedLimits, pool: PagePool) -> int:
+def limit_tokens(limits: SchedLimits, kv: KvCache) -> int:
     """Most tokens of a prompt and its answer together: of the context, and of the whole pool."""
-    return min(limits.max_context_tokens, pool.num_pages * PAGE_TOKENS)
+    return min(limits.max_context_tokens, kv.pool.num_pages * PAGE_TOKENS)
 
 
 def check_fields(request: GenerateRequest, limits: SchedLimits) -> None:
@@ -78,14 +78,14 @@ def check_fields(request: GenerateRequest, limits: SchedLimits) -> None:
     )
 
 
-def check_length(request: GenerateRequest, limits: SchedLimits, pool: PagePool) -> None:
+def check_length(request: GenerateRequest, limits: SchedLimits, kv: KvCache) -> None:
     """Raise RequestError for a prompt, or an answer behind it, that never fits."""
     num_prompt_tokens = len(request.prompt_ids)
     if num_prompt_tokens > limits.max_context_tokens:
         raise PromptTooLong(
             num_prompt_tokens=num_prompt_tokens, max_context_tokens=limits.max_context_tokens
         )
-    limit = limit_tokens(limits, pool)
+    limit = limit_tokens(limits, kv)
     max_new_tokens = request.sampling.max_new_tokens
     if num_prompt_tokens + max_new_tokens > limit:
         raise TooManyTokens(
@@ -94,7 +94,7 @@ def check_length(request: GenerateRequest, limits: SchedLimits, pool: PagePool) 
 
 
 def whole_turn(
-    request: GenerateRequest, prompt_ids: tuple[int, ...], limits: SchedLimits, pool: PagePool
+    request: GenerateRequest, prompt_ids: tuple[int, ...], limits: SchedLimits, kv: KvCache
 ) -> GenerateRequest:
     """The request of a session's turn once its whole prompt is known, cut to what fits if it asked
     for that. Raises RequestError for what does not fit.
@@ -102,7 +102,7 @@ def whole_turn(
     assert request.turn is not None, "no turn of a session"
     sampling = request.sampling
     if request.turn.is_clamped:
-        limit = limit_tokens(limits, pool)
+        limit = limit_tokens(limits, kv)
         room = limit - len(prompt_ids)
         if room < min(sampling.max_new_tokens, 1):
             raise PromptTooLong(num_prompt_tokens=len(prompt_ids), max_context_tokens=limit)
@@ -113,7 +113,7 @@ def whole_turn(
             min_new_tokens=min(sampling.min_new_tokens, max_new_tokens),
         )
     whole = msgspec.structs.replace(request, prompt_ids=prompt_ids, sampling=sampling)
-    check_length(whole, limits, pool)
+    check_length(whole, limits, kv)
     prompt_from = request.logprobs.prompt_from
     if not -1 <= prompt_from < len(prompt_ids):
         raise RequestError(
@@ -135,15 +135,40 @@ def _check_ids(param: str, ids: tuple[int, ...], vocab_size: int) -> None:
         raise RequestError(f"{param} must hold ids in [0, {vocab_size}), got {bad}.", param=param)
 
 
+def is_under_way(seq: Sequence, num_known: int, running: Iterable[Sequence]) -> bool:
+    """Whether somebody computes a page or more of its beginning, behind what is known of it: then
+    to wait is quicker than to compute it twice.
+    """
+    for other in running:
+        if other.num_pending == 1 or other.namespace != seq.namespace:
+            continue
+        most = min(seq.num_reusable, len(other.tokens))
+        common = num_known
+        # Whole pages, as only those can be found before the other has ended.
+        while common + PAGE_TOKENS <= most and (
+            seq.tokens[common : common + PAGE_TOKENS] == other.tokens[common : common + PAGE_TOKENS]
+        ):
+            common += PAGE_TOKENS
+        if common > num_known and other.num_computed < common and _agree(seq, other, num_known):
+            return True
+    return False
+
+
+def _agree(seq: Sequence, other: Sequence, num_tokens: int) -> bool:
+    return seq.tokens[:num_tokens] == other.tokens[:num_tokens]
+
+
 def expected_pages(seq: Sequence, growth_tokens: int) -> int:
     """Pages that the sequence will hold once it has grown as expected, its own limit at most."""
     return pages_for(min(len(seq.tokens) + growth_tokens, seq.max_tokens))
 
 
-def spare_pages(pool: PagePool, running: Iterable[Sequence], growth_tokens: int) -> int:
-    """Free pages, less those into which the running sequences are expected to grow. May be < 0."""
+def spare_pages(kv: KvCache, running: Iterable[Sequence], growth_tokens: int) -> int:
+    """Pages that can be had, less those into which the running sequences are expected to grow. May
+    be < 0.
+    """
     growth = 0
     for seq in running:
-        assert seq.lease is not None, "running without pages"
-        growth += expected_pages(seq, growth_tokens) - len(seq.lease.pages)
-    return pool.num_free - growth
+        assert seq.kv is not None, "running without pages"
+        growth += expected_pages(seq, growth_tokens) - len(seq.kv.pages)
+    return kv.num_available - growth

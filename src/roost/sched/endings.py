@@ -50,7 +50,7 @@ def cut_short(seq: Sequence, outcome: Outcome, now_s: float, words: str = "") ->
     match outcome:
         case Outcome.CLIENT_CANCELLED:
             # What clients of the native API know.
-            message = "Abort in waiting queue" if seq.lease is None else "Aborted"
+            message = "Abort in waiting queue" if seq.kv is None else "Aborted"
             code = ""
         case Outcome.CLIENT_DISCONNECTED:
             message, code = "The client disconnected", ""

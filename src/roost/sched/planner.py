@@ -37,14 +37,14 @@ def cut(seq: Sequence, num_tokens: int) -> Slice:
     stop = start + num_tokens
     num_prompt_tokens = len(request.prompt_ids)
     num_generated = len(seq.tokens) - num_prompt_tokens
-    assert seq.lease is not None, "a slice of a sequence that holds no pages"
+    assert seq.kv is not None, "a slice of a sequence that holds no pages"
     return Slice(
         request.envelope.rid,
         seq.tokens,
         num_prompt_tokens,
         start,
         stop,
-        seq.lease.pages,
+        seq.kv.pages,
         stop == len(seq.tokens) and sampling.max_new_tokens > 0,
         sampling,
         request.logprobs,

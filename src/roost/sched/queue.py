@@ -50,11 +50,9 @@ class WaitingQueue:
     def hold(self, seq: Sequence) -> None:
         self._held[seq.envelope.rid] = seq
 
-    def head(self) -> Sequence | None:
-        return self._sequences[0] if self._sequences else None
-
-    def pop(self) -> Sequence:
-        return self._sequences.popleft()
+    def ready(self) -> list[Sequence]:
+        """Those that may run, in the order in which they are to."""
+        return list(self._sequences)
 
     def remove(self, seq: Sequence) -> None:
         if self._held.pop(seq.envelope.rid, None) is None:

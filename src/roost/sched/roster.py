@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from roost.cache import PagePool, pages_for
+from roost.cache import KvCache, pages_for
 from roost.core.errors import DuplicateRequest
 from roost.core.request import Envelope, Origin, RequestId
 from roost.sched.deadlines import Deadlines
@@ -53,12 +53,17 @@ class Roster:
             self.queue.push(seq)
         self.deadlines.watch(seq)
 
+    def run(self, seq: Sequence) -> None:
+        """One that waited has its pages, and runs."""
+        self.queue.remove(seq)
+        self.running.append(seq)
+
     def retract(self, seq: Sequence) -> None:
-        """Back to the front of the queue without pages; prompt and answer are computed again."""
-        assert seq.lease is not None, "retracted while waiting"
-        seq.lease.free()
-        seq.lease = None
-        seq.num_computed = 0
+        """Back to the front of the queue without pages. What of them is still cached when it goes
+        on need not be computed again.
+        """
+        assert seq.kv is not None, "retracted while waiting"
+        self._free(seq)
         seq.num_retractions += 1
         self.running.remove(seq)
         self.queue.push_front(seq)
@@ -72,12 +77,17 @@ class Roster:
         seq.is_ended = True
         del self._live[envelope.rid]
         del self._by_serial[_Serial(envelope.origin, envelope.serial)]
-        if seq.lease is None:
+        if seq.kv is None:
             self.queue.remove(seq)
             return
         self.running.remove(seq)
-        seq.lease.free()
-        seq.lease = None
+        self._free(seq)
+
+    def _free(self, seq: Sequence) -> None:
+        assert seq.kv is not None, "it has no pages"
+        seq.kv.free(seq.tokens, seq.num_computed)
+        seq.kv = None
+        seq.num_computed = 0
 
     # ---- questions
 
@@ -103,19 +113,15 @@ class Roster:
         """Whatever `origin` asked for, in order of arrival; None: everything."""
         return [seq for seq in self._live.values() if origin in (None, seq.envelope.origin)]
 
-    def check(self, pool: PagePool) -> None:
+    def check(self, kv: KvCache) -> None:
         """Assert that the books balance. O(live requests + pages)."""
-        pool.check()
-        held: list[int] = []
+        kv.check([seq.kv for seq in self.running if seq.kv is not None])
         for seq in self.running:
-            assert seq.lease is not None, f"{seq.envelope.rid} runs without pages"
+            assert seq.kv is not None, f"{seq.envelope.rid} runs without pages"
             assert seq.num_computed < len(seq.tokens), f"{seq.envelope.rid} has nothing to do"
-            assert pages_for(seq.num_computed) <= len(seq.lease.pages), "computed without a page"
-            held.extend(seq.lease.pages)
-        assert len(set(held)) == len(held), "two sequences hold one page"
-        assert len(held) == pool.num_leased, "a page is leased to nobody alive"
+            assert pages_for(seq.num_computed) <= len(seq.kv.pages), "computed without a page"
         for seq in self.queue:
-            assert seq.lease is None, f"{seq.envelope.rid} waits with pages"
+            assert seq.kv is None, f"{seq.envelope.rid} waits with pages"
             assert seq.num_computed == 0, f"{seq.envelope.rid} waits with tokens computed"
         where = [*self.running, *self.queue]
         assert len(where) == len(self._live), "a request is in two places, or in none"

@@ -4,12 +4,12 @@ from array import array
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from roost.cache import PagePool, pages_for
+from roost.cache import KvCache, pages_for
 from roost.core.calls import OpenSession
 from roost.core.errors import RequestError
 from roost.core.events import Accepted, Ended, Started
 from roost.core.outcome import Outcome
-from roost.core.plan import BatchPlan, StepResult
+from roost.core.plan import PAGE_TOKENS, BatchPlan, StepResult
 from roost.core.request import GenerateRequest, Origin, RequestId
 from roost.sched import endings
 from roost.sched.admission import (
@@ -18,29 +18,21 @@ from roost.sched.admission import (
     check_length,
     check_queue,
     expected_pages,
+    is_under_way,
     spare_pages,
     whole_turn,
 )
 from roost.sched.commit import record
 from roost.sched.endings import Addressed
+from roost.sched.load import SchedLoad
 from roost.sched.planner import plan_slices
 from roost.sched.roster import Roster
 from roost.sched.sequence import NewStopMatcher, Sequence, TokenBytes
 from roost.sessions import Rules, SessionStore, SessionView, Turn, is_kept
 
-
-@dataclass(frozen=True, slots=True)
-class SchedLoad:
-    """How busy the scheduler is. num_waiting: in the queue or held for another turn.
-    num_used_pages: those on lease, of num_pages.
-    """
-
-    num_running: int
-    num_waiting: int
-    num_used_pages: int
-    num_pages: int
-    num_steps: int
-    generated_tokens_total: int
+# So many of those that wait for another's beginning are looked at in a step; each costs a walk
+# through the tree.
+_MAX_PASSED = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,12 +52,12 @@ class Scheduler:
 
     def __init__(
         self,
-        pool: PagePool,
+        kv: KvCache,
         limits: SchedLimits,
         token_bytes: TokenBytes,
         new_matcher: NewStopMatcher,
     ) -> None:
-        self._pool = pool
+        self._kv = kv
         self._limits = limits
         self._token_bytes = token_bytes
         self._new_matcher = new_matcher
@@ -146,14 +138,14 @@ class Scheduler:
         """The next step, or None when there is nothing to compute."""
         assert self._in_flight is None, "planned again before the last plan was committed"
         self._grow()
-        self._admit(now_s)
+        copies = self._admit(now_s)
         sequences, slices = plan_slices(
             self._roster.running, max_tokens=self._limits.max_step_tokens
         )
         if not slices:
             return None
         self._num_plans += 1
-        plan = BatchPlan(self._num_plans, tuple(slices))
+        plan = BatchPlan(self._num_plans, tuple(slices), tuple(copies))
         self._in_flight = _InFlight(plan, sequences)
         return plan
 
@@ -170,13 +162,15 @@ class Scheduler:
             if not seq.is_started:
                 seq.is_started = True
                 prompt_ids = () if seq.turn is None else seq.request.prompt_ids
-                said.append(Addressed(envelope, Started(0, prompt_ids)))
+                said.append(Addressed(envelope, Started(seq.num_cached_tokens, prompt_ids)))
             delta, ended = record(seq, row, cut.stop, now_s, self._token_bytes)
             if delta is not None:
                 self._generated_tokens_total += len(delta.token_ids)
                 said.append(Addressed(envelope, delta))
             if ended is not None:
                 said += self._end(seq, Addressed(envelope, ended), now_s)
+            elif seq.kv is not None:
+                seq.kv.settle(seq.tokens, seq.num_computed)
         return said
 
     def fail(self, number: int, now_s: float, *, message: str) -> list[Addressed]:
@@ -185,6 +179,12 @@ class Scheduler:
         return self._end_each(
             broken, lambda seq: endings.faulted(seq, now_s, message=message), now_s
         )
+
+    def flush(self) -> int:
+        """Forget every prefix → how many tokens that freed. What live requests hold is not found
+        again, and goes when they end.
+        """
+        return self._kv.flush() * PAGE_TOKENS
 
     def open_session(self, call: OpenSession, now_s: float) -> None:
         """Raises RequestError for an id that is in use or no name, and when there are too many."""
@@ -216,8 +216,9 @@ class Scheduler:
         return SchedLoad(
             num_running=len(self._roster.running),
             num_waiting=len(self._roster.queue),
-            num_used_pages=self._pool.num_leased,
-            num_pages=self._pool.num_pages,
+            num_used_pages=self._kv.num_used,
+            num_cached_pages=self._kv.num_kept,
+            num_pages=self._kv.pool.num_pages,
             num_steps=self._num_plans,
             generated_tokens_total=self._generated_tokens_total,
         )
@@ -226,7 +227,7 @@ class Scheduler:
         """Assert that the books balance. O(live requests + pages + turns)."""
         roster = self._roster
         assert len(roster.running) <= self._limits.max_running, "more run than may"
-        roster.check(self._pool)
+        roster.check(self._kv)
         self._sessions.check()
         turns = {seq.envelope.rid: seq.turn for seq in roster.all_of(None) if seq.turn is not None}
         assert turns == self._sessions.live_turns(), "a live turn is not that of a live request"
@@ -239,7 +240,7 @@ class Scheduler:
         self._roster.check_new(envelope)
         check_fields(request, self._limits)
         if request.turn is None:
-            check_length(request, self._limits, self._pool)
+            check_length(request, self._limits, self._kv)
         check_queue(request, is_full=self._roster.queue.is_full)
         sampling = request.sampling
         has_stops = bool(sampling.stops or sampling.stop_regexes)
@@ -270,7 +271,7 @@ class Scheduler:
     def _know_turn(self, seq: Sequence, turn: Turn) -> None:
         """Put the history before a turn's new ids. Raises RequestError for what does not fit."""
         prompt_ids = self._sessions.prepare(turn)
-        seq.know(whole_turn(seq.request, prompt_ids, self._limits, self._pool))
+        seq.know(whole_turn(seq.request, prompt_ids, self._limits, self._kv))
 
     def _end_each(
         self, sequences: list[Sequence], ending: Callable[[Sequence], Addressed], now_s: float
@@ -328,37 +329,56 @@ class Scheduler:
         i = 0
         while i < len(running):
             seq = running[i]
-            assert seq.lease is not None, "running without pages"
-            lacking = pages_for(len(seq.tokens)) - len(seq.lease.pages)
-            if lacking <= 0 or seq.lease.extend(lacking):
+            assert seq.kv is not None, "running without pages"
+            lacking = pages_for(len(seq.tokens)) - len(seq.kv.pages)
+            if lacking <= 0 or seq.kv.extend(lacking):
                 i += 1
             else:
                 self._roster.retract(running[-1])
 
-    def _admit(self, now_s: float) -> None:
-        """Let the head of the queue run while this step has tokens left for it, and its pages and
-        everybody's expected growth fit.
+    def _admit(self, now_s: float) -> list[tuple[int, int]]:
+        """Let those at the head of the queue run while this step has tokens left for them, and
+        their pages and everybody's expected growth fit → pages to copy.
+
+        One whose beginning is being computed for another waits for that, and lets others pass.
         """
         queue, running = self._roster.queue, self._roster.running
-        head = queue.head()
-        if head is None or len(running) >= self._limits.max_running:
-            return
+        copies: list[tuple[int, int]] = []
         left = self._limits.max_step_tokens - sum(seq.num_pending for seq in running)
         growth_tokens = self._limits.growth_tokens
-        spare = spare_pages(self._pool, running, growth_tokens)
-        while head is not None and left > 0 and len(running) < self._limits.max_running:
-            spare -= expected_pages(head, growth_tokens)
+        spare: int | None = None
+        num_passed = 0
+        if left <= 0 or len(running) >= self._limits.max_running:
+            return copies
+        for seq in queue.ready():
+            if left <= 0 or len(running) >= self._limits.max_running or num_passed > _MAX_PASSED:
+                break
+            match = self._kv.match(seq.namespace, seq.tokens, seq.num_reusable)
+            if is_under_way(seq, match.num_tokens, running):
+                num_passed += 1
+                continue
+            if spare is None:
+                spare = spare_pages(self._kv, running, growth_tokens)
+            spare -= expected_pages(seq, growth_tokens) - self._kv.num_held(match)
             if spare < 0:
-                return
-            head.lease = self._pool.lease(pages_for(len(head.tokens)))
-            assert head.lease is not None, "spare pages that are not free"
-            if not head.has_run:
-                head.queue_s = max(now_s - head.envelope.arrival_s, 0.0)
-                if head.turn is not None:
-                    head.turn.start()
-            left -= head.num_pending
-            running.append(queue.pop())
-            head = queue.head()
+                break
+            seq.kv = self._kv.open(match, len(seq.tokens))
+            assert seq.kv is not None, "spare pages that cannot be had"
+            if seq.kv.copy is not None:
+                copies.append(seq.kv.copy)
+            self._let_run(seq, match.num_tokens, now_s)
+            left -= seq.num_pending
+        return copies
+
+    def _let_run(self, seq: Sequence, num_cached_tokens: int, now_s: float) -> None:
+        self._roster.run(seq)
+        seq.num_computed = num_cached_tokens
+        if seq.has_run:
+            return
+        seq.num_cached_tokens = num_cached_tokens
+        seq.queue_s = max(now_s - seq.envelope.arrival_s, 0.0)
+        if seq.turn is not None:
+            seq.turn.start()
 
     def _take_flight(self, number: int) -> _InFlight:
         flight, self._in_flight = self._in_flight, None

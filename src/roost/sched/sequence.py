@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from roost.cache import Lease
+from roost.cache import Holding
 from roost.core.events import TokenLogprob, Usage
 from roost.core.request import Envelope, GenerateRequest
 from roost.sessions import Turn
@@ -50,8 +50,8 @@ class Sequence:
                0 ... num_computed .................... len(tokens)
                | in the KV | pending                   |
 
-    Waiting: no lease and nothing computed, also after a retraction. Running: a lease that holds at
-    least what is computed. Held: a turn of a session whose parent lives; `request` and `tokens` are
+    Waiting: no pages and nothing computed, also after a retraction. Running: pages for at least
+    what is computed. Held: a turn of a session whose parent lives; `request` and `tokens` are
     of the new ids alone until `know`.
 
     number: counts up in order of arrival.
@@ -64,10 +64,12 @@ class Sequence:
     queue_deadline_s: float
     turn: Turn | None = None
     num_computed: int = 0
-    lease: Lease | None = None
+    kv: Holding | None = None
     is_started: bool = False
     is_ended: bool = False
     num_retractions: int = 0
+    # Of the prompt, when it ran first.
+    num_cached_tokens: int = 0
     # Seconds from arrival to the first plan that it was part of; NaN before.
     queue_s: float = math.nan
     # Until the first delta takes them; the first entry is that of token `prompt_from`.
@@ -76,6 +78,11 @@ class Sequence:
     @property
     def envelope(self) -> Envelope:
         return self.request.envelope
+
+    @property
+    def namespace(self) -> str:
+        """Only sequences of the same one share what they compute."""
+        return self.request.namespace
 
     @property
     def num_prompt_tokens(self) -> int:
@@ -93,6 +100,17 @@ class Sequence:
     def max_tokens(self) -> int:
         """Prompt and answer together, at most."""
         return len(self.request.prompt_ids) + self.request.sampling.max_new_tokens
+
+    @property
+    def num_reusable(self) -> int:
+        """How many of its first tokens need not be computed if they are cached: not the last one,
+        and none whose logits score a prompt token.
+        """
+        most = len(self.tokens) - 1
+        prompt_from = self.request.logprobs.prompt_from
+        if prompt_from < 0 or self.num_generated > 0:
+            return most
+        return max(0, min(most, prompt_from + len(self.prompt_logprobs) - 1))
 
     @property
     def output_ids(self) -> "array[int]":
@@ -124,7 +142,7 @@ class Sequence:
         return Usage(
             num_prompt_tokens=self.num_prompt_tokens,
             num_completion_tokens=self.num_generated,
-            num_cached_tokens=0,
+            num_cached_tokens=self.num_cached_tokens,
             num_retractions=self.num_retractions,
             queue_s=max(waited_s, 0.0),
         )

@@ -117,12 +117,15 @@ class Outputs(msgspec.Struct, frozen=True, array_like=True, tag="outputs"):
 class Load(msgspec.Struct, frozen=True, array_like=True):
     """How busy the engine is; part of each heartbeat.
 
-    num_gone: lives of workers that were given up. num_undelivered: outputs that reached nobody.
+    num_used_tokens: of KV slots, what live requests hold. num_cached_tokens: what the prefix cache
+    keeps, in use or not. num_gone: lives of workers that were given up. num_undelivered: outputs
+    that reached nobody.
     """
 
     num_running: int = 0
     num_waiting: int = 0
     num_used_tokens: int = 0
+    num_cached_tokens: int = 0
     num_kv_tokens: int = 0
     num_steps: int = 0
     generated_tokens_total: int = 0

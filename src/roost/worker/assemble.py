@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from roost.cache import PagePool
+from roost.cache import KvCache, PagePool
 from roost.core.clock import Clock
 from roost.core.config import ServeConfig
 from roost.core.errors import ConfigError
@@ -73,7 +73,12 @@ def build_worker(config: ServeConfig, channel: EngineSide, around: Surroundings)
     for line in built.why:
         _log.info("%s", line)
     limits = _limits(config, model, options, tokens)
-    scheduler = Scheduler(PagePool(built.kv.num_pages), limits, _token_bytes(tokens), StopMatcher)
+    kv = KvCache(
+        PagePool(built.kv.num_pages),
+        prefixes=config.engine.prefix_cache,
+        eviction=config.engine.eviction,
+    )
+    scheduler = Scheduler(kv, limits, _token_bytes(tokens), StopMatcher)
     facts = _facts(files, limits, built, tokens, options.kv_dtype)
     return EngineLoop(
         channel,

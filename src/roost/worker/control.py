@@ -44,6 +44,7 @@ def load_of(scheduler: Scheduler, outbox: Outbox) -> Load:
         num_running=load.num_running,
         num_waiting=load.num_waiting,
         num_used_tokens=load.num_used_pages * PAGE_TOKENS,
+        num_cached_tokens=load.num_cached_pages * PAGE_TOKENS,
         num_kv_tokens=load.num_pages * PAGE_TOKENS,
         num_steps=load.num_steps,
         generated_tokens_total=load.generated_tokens_total,
@@ -219,7 +220,10 @@ class ControlDesk:
         done = ControlDone(closed.call_id, is_ok=True, message=words, count=closed.count)
         self._told.append((closed.caller, done))
 
-    def _begin_flush(self, message: Control, timeout_s: float, now_s: float) -> None:
+    def _begin_flush(self, message: Control, timeout_s: float | None, now_s: float) -> None:
+        if timeout_s is None:
+            self._told.append((message.origin, self._flushed(message.call_id)))
+            return
         if self._flush is not None:
             words = "Another flush is waiting until no request is running."
             self._refuse(message.origin, message.call_id, RequestError(words))
@@ -239,11 +243,12 @@ class ControlDesk:
             )
             self._refuse(flush.caller, flush.call_id, RequestError(words))
         else:
-            # Pages are held by live requests alone.
-            words = "Nothing is cached."
-            done = ControlDone(flush.call_id, is_ok=True, message=words)
-            self._told.append((flush.caller, done))
+            self._told.append((flush.caller, self._flushed(flush.call_id)))
         self._flush = None
+
+    def _flushed(self, call_id: str) -> ControlDone:
+        num_tokens = self._scheduler.flush()
+        return ControlDone(call_id, is_ok=True, message=f"{num_tokens} tokens were forgotten.")
 
     def _done(self, message: Control, *, count: int = 0, result: str = "") -> None:
         done = ControlDone(message.call_id, is_ok=True, count=count, result=result)

@@ -13,7 +13,7 @@ from typing import TypeVar
 import httpx
 
 from roost.api import create_app
-from roost.cache import PagePool
+from roost.cache import KvCache, PagePool
 from roost.core.clock import SystemClock
 from roost.core.config import Layer, ServeConfig, resolve
 from roost.core.events import TokenLogprob
@@ -127,7 +127,7 @@ class Rig:
         self.pool = PagePool(4 * CONTEXT // PAGE_TOKENS)
         engine = self.config.engine
         self.scheduler = Scheduler(
-            self.pool,
+            KvCache(self.pool),
             SchedLimits(
                 vocab_size=tokenizer.vocab_size,
                 max_context_tokens=CONTEXT,

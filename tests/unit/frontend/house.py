@@ -8,7 +8,7 @@ from typing import TypeVar
 from tests.sim.fake_runner import EOS_ID, VOCAB_SIZE, FakeRunner, letters
 from tests.sim.letters import letter_template, letter_tokenizer
 
-from roost.cache import PagePool
+from roost.cache import KvCache, PagePool
 from roost.core.clock import ManualClock
 from roost.core.plan import PAGE_TOKENS
 from roost.core.request import Origin
@@ -31,7 +31,7 @@ class House:
         self.corridor = MemoryCorridor()
         self.runner = FakeRunner(num_pages)
         self.scheduler = Scheduler(
-            PagePool(num_pages),
+            KvCache(PagePool(num_pages)),
             SchedLimits(
                 vocab_size=VOCAB_SIZE,
                 max_context_tokens=max_context_tokens,

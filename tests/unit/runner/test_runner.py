@@ -1,5 +1,7 @@
 """A runner over a program that gives made-up numbers: results land at the right request."""
 
+from collections.abc import Sequence
+
 import numpy as np
 from tests.sim.requests import sampling
 
@@ -16,6 +18,10 @@ class CountingProgram:
     def __init__(self, faults: tuple[int, ...] = ()) -> None:
         self.faults = faults
         self.is_closed = False
+        self.copied: list[tuple[int, int]] = []
+
+    def copy_pages(self, sources: Sequence[int], targets: Sequence[int]) -> None:
+        self.copied += zip(sources, targets, strict=True)
 
     def run(self, inputs: StepInputs) -> StepOutputs:
         heads = inputs.heads
@@ -88,6 +94,13 @@ def test_a_fault_in_any_row_of_a_slice_is_that_request_s_alone() -> None:
         result = Runner(CountingProgram(faults=(row,))).execute(plan_of_four())
         assert [one.request_id for one in result.results if one.fault] == [rid]
         assert all(one.token_id is None for one in result.results if one.fault)
+
+
+def test_pages_are_copied_before_the_step() -> None:
+    program = CountingProgram()
+    plan = plan_of_four()
+    Runner(program).execute(BatchPlan(plan.number, plan.slices, copies=((3, 5), (4, 3))))
+    assert program.copied == [(3, 5), (4, 3)]
 
 
 def test_closing_closes_the_program_and_what_is_below_it() -> None:

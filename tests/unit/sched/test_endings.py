@@ -156,7 +156,7 @@ def test_prompt_logprobs_outlive_a_retraction_in_the_middle_of_the_prompt() -> N
     desk.run()
     parts = [part for plan in desk.runner.plans for part in plan.slices]
     computed = [part for part in parts if part.request_id == "a"]
-    assert [(part.start, part.stop) for part in computed[:3]] == [(0, 9), (9, 18), (0, 10)]
+    assert [(part.start, part.stop) for part in computed[:3]] == [(0, 9), (9, 18), (14, 24)]
     assert desk.ending("a").usage.num_retractions == 1
     first = next(event for event in desk.events["a"] if isinstance(event, Delta))
     assert first.prompt_logprobs == scored(prompt, 0)
@@ -255,7 +255,7 @@ def test_a_cancel_ends_at_any_stage_and_frees_at_once(num_steps: int, message: s
     ending = desk.ending("a")
     assert (ending.outcome, ending.message) == (Outcome.CLIENT_CANCELLED, message)
     assert ending.usage.num_completion_tokens == max(num_steps - 1, 0)
-    assert desk.pool.num_leased == 0
+    assert desk.kv.num_used == 0
     assert desk.cancel("a") == []
     desk.run()
 

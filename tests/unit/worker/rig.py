@@ -2,7 +2,7 @@
 
 from tests.sim.fake_runner import VOCAB_SIZE, FakeRunner, letters
 
-from roost.cache import PagePool
+from roost.cache import KvCache, PagePool
 from roost.core.calls import Call
 from roost.core.clock import ManualClock
 from roost.core.events import Ended
@@ -38,7 +38,7 @@ class Bench:
         self.runner = FakeRunner(num_pages)
         self.levels: list[str] = []
         limits = SchedLimits(VOCAB_SIZE, 512, max_running, max_queued, max_step_tokens=32)
-        self.scheduler = Scheduler(PagePool(num_pages), limits, letters, StopMatcher)
+        self.scheduler = Scheduler(KvCache(PagePool(num_pages)), limits, letters, StopMatcher)
         self.loop = EngineLoop(
             self.corridor.engine,
             self.scheduler,

@@ -253,8 +253,24 @@ def test_a_log_level_reaches_this_process_every_worker_and_those_that_come() -> 
 
 def test_a_flush_with_nothing_live_is_done_at_once() -> None:
     bench = Bench()
-    done = done_of(bench.call(bench.connect(), FlushCache()))
-    assert done == ControlDone("c1", is_ok=True, message="Nothing is cached.")
+    done = done_of(bench.call(bench.connect(), FlushCache(0.0)))
+    assert done == ControlDone("c1", is_ok=True, message="0 tokens were forgotten.")
+
+
+def test_a_flush_that_waits_for_nothing_leaves_those_alone_who_run() -> None:
+    bench = Bench()
+    here = bench.connect()
+    here.send(request("a", 40, sampling(3)))
+    bench.turn()
+    # Its two full pages are in use, and are found by nobody from now on.
+    (flushed,) = (m for m in bench.call(here, FlushCache()) if isinstance(m, ControlDone))
+    assert flushed == ControlDone("c1", is_ok=True, message="0 tokens were forgotten.")
+    here.send(request("b", 40, sampling(1)))
+    for _ in range(4):
+        bench.turn()
+    messages = heard(here)
+    assert outcome_of(messages, "a") is Outcome.LENGTH
+    assert ending_of(messages, "b").usage.num_cached_tokens == 0
 
 
 @pytest.mark.parametrize("timeout_s", [0.0, -1.0, math.nan])

@@ -7,7 +7,7 @@ import zmq
 from tests.sim.fake_runner import VOCAB_SIZE, FakeRunner, letters
 from tests.unit.worker.rig import FACTS, HERE, THERE
 
-from roost.cache import PagePool
+from roost.cache import KvCache, PagePool
 from roost.core.calls import Resume
 from roost.core.clock import SystemClock
 from roost.sched import SchedLimits, Scheduler
@@ -42,7 +42,7 @@ STRAY: list[Cancel | Noted | Audit] = [
 def test_noise_and_stray_words_stop_nothing(tmp_path: Path) -> None:
     channel = ZmqEngineSide(engine_address(tmp_path))
     limits = SchedLimits(VOCAB_SIZE, 512, 4, 10, max_step_tokens=32)
-    scheduler = Scheduler(PagePool(64), limits, letters, StopMatcher)
+    scheduler = Scheduler(KvCache(PagePool(64)), limits, letters, StopMatcher)
     loop = EngineLoop(channel, scheduler, FakeRunner(64), FACTS, clock=SystemClock())
     decode = msgspec.msgpack.Decoder(ToWorker).decode
     with zmq.Context() as context, context.socket(zmq.DEALER) as peer:

@@ -1,0 +1,145 @@
+"""What one sequence holds of the KV cache, and the door to pool and tree."""
+
+from array import array
+from typing import Literal
+
+from roost.cache.lease import Lease
+from roost.cache.pages import PagePool, pages_for
+from roost.cache.radix import Eviction, Match, Node, PrefixTree, num_held_above
+from roost.core.plan import PAGE_TOKENS
+
+
+class KvCache:
+    """Pages on lease, pages in the tree, and free ones. What the tree keeps for later gives way.
+
+    prefixes: "on": what was computed is kept and found again. "off": each sequence computes all.
+    """
+
+    def __init__(
+        self, pool: PagePool, *, prefixes: Literal["on", "off"] = "on", eviction: Eviction = "lru"
+    ) -> None:
+        self.pool = pool
+        self._tree = PrefixTree(pool, eviction)
+        self.keeps_prefixes = prefixes == "on"
+
+    @property
+    def num_available(self) -> int:
+        """Pages that can be had: free ones, and those that the tree keeps for nobody."""
+        return self.pool.num_free + self._tree.num_evictable
+
+    @property
+    def num_kept(self) -> int:
+        """Pages in the tree."""
+        return self._tree.num_pages
+
+    @property
+    def num_used(self) -> int:
+        """Pages that live sequences hold."""
+        return self.pool.num_pages - self.num_available
+
+    def match(self, namespace: str, tokens: "array[int]", limit: int) -> Match:
+        """The longest known beginning of `tokens[:limit]`."""
+        if not self.keeps_prefixes:
+            limit = 0
+        return self._tree.match(namespace, tokens, limit)
+
+    def num_held(self, match: Match) -> int:
+        """Pages of a match that some sequence holds already: to share them costs nothing."""
+        return num_held_above(match.node)
+
+    def open(self, match: Match, num_tokens: int) -> "Holding | None":
+        """Pages for `num_tokens` tokens, those of the match among them. None when it is short."""
+        self._tree.hold(match.node)
+        pages = self.take(pages_for(num_tokens) - len(match.pages))
+        if pages is None:
+            self._tree.release(match.node)
+            return None
+        return Holding(self._tree, Lease(self, pages), match, keeps=self.keeps_prefixes)
+
+    def flush(self) -> int:
+        """Forget what nobody holds → how many pages that was. The rest is not found again."""
+        return self._tree.flush()
+
+    def take(self, num_pages: int) -> tuple[int, ...] | None:
+        """For leases: as the pool's, but what the tree keeps for nobody gives way."""
+        lacking = num_pages - self.pool.num_free
+        if lacking > 0:
+            if lacking > self._tree.num_evictable:
+                return None
+            self._tree.evict(lacking)
+        return self.pool.take(num_pages)
+
+    def give_back(self, pages: tuple[int, ...]) -> None:
+        """For leases."""
+        self.pool.give_back(pages)
+
+    def check(self, holdings: "list[Holding]") -> None:
+        """Assert that the books balance, given everything that is open. O(pages)."""
+        self.pool.check()
+        self._tree.check([one.node for one in holdings])
+        own = [page for one in holdings for page in one.lease.pages]
+        assert len(set(own)) == len(own), "two sequences own one page"
+        assert len(own) + self._tree.num_pages == self.pool.num_leased, "a page is nobody's"
+
+
+class Holding:
+    """Pages of one sequence in the order of its tokens: first those of its prefix, which belong to
+    the tree, then its own.
+
+    pages      0 ............ num_shared ............ len(pages)
+               | in the tree  | on lease              |
+
+    `pages` is a new tuple whenever it changes and the same object otherwise. copy: (from, to): the
+    first of its own pages begins as a copy of another, to be made before the sequence is computed.
+    """
+
+    __slots__ = ("_keeps", "_shared", "_tree", "copy", "lease", "node", "num_cached", "pages")
+
+    def __init__(self, tree: PrefixTree, lease: Lease, match: Match, *, keeps: bool) -> None:
+        """match: whose node is held; it is let go by `free`. keeps: enter what is computed."""
+        self._tree = tree
+        self._keeps = keeps
+        self.lease = lease
+        self.node: Node = match.node
+        self._shared = match.pages
+        self.pages = (*match.pages, *lease.pages)
+        self.num_cached = match.num_tokens
+        self.copy = None if match.tail is None else (match.tail.page, lease.pages[0])
+
+    def extend(self, num_pages: int) -> bool:
+        """Add `num_pages` at the end. False, and nothing changes, when there are too few."""
+        if not self.lease.extend(num_pages):
+            return False
+        self.pages = (*self._shared, *self.lease.pages)
+        return True
+
+    def settle(self, tokens: "array[int]", num_computed: int) -> None:
+        """Enter the pages that are full by now, so that others find them."""
+        if not self._keeps:
+            return
+        start = len(self._shared) * PAGE_TOKENS
+        if num_computed < start + PAGE_TOKENS:
+            return
+        shared = list(self._shared)
+        while num_computed >= start + PAGE_TOKENS:
+            key = tokens[start : start + PAGE_TOKENS].tobytes()
+            (page,) = self.lease.part_with(1)
+            self.node, is_new = self._tree.extend(self.node, key, page)
+            if not is_new:
+                self.lease.lender.give_back((page,))
+            shared.append(self.node.page)
+            start += PAGE_TOKENS
+        self._shared = tuple(shared)
+        self.pages = (*self._shared, *self.lease.pages)
+
+    def free(self, tokens: "array[int]", num_computed: int) -> None:
+        """Give everything back; what was computed stays in the tree while there is room."""
+        self.settle(tokens, num_computed)
+        start = len(self._shared) * PAGE_TOKENS
+        if self._keeps and num_computed > start:
+            tail = tokens[start:num_computed].tobytes()
+            page = self.lease.pages[0]
+            if self._tree.keep_tail(self.node, tail, page):
+                self.lease.part_with(1)
+        self.lease.free()
+        self._tree.release(self.node)

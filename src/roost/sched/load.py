@@ -1,0 +1,19 @@
+"""How busy the scheduler is."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class SchedLoad:
+    """How busy the scheduler is. num_waiting: in the queue or held for another turn.
+    num_used_pages: those that live requests hold, of num_pages. num_cached_pages: in the prefix
+    tree, some of them in use as well.
+    """
+
+    num_running: int
+    num_waiting: int
+    num_used_pages: int
+    num_cached_pages: int
+    num_pages: int
+    num_steps: int
+    generated_tokens_total: int
