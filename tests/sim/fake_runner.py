@@ -69,11 +69,12 @@ class FakeRunner:
             raise RuntimeError("the fake runner was told to fail")
         for source, target in plan.copies:
             self._kv[target] = list(self._kv[source])
-        # As on the real one: everybody's keys are written before anybody attends.
+        # As on the real one: everybody's keys are written before anybody attends, guesses too.
         for part in plan.slices:
-            for position in range(part.start, part.stop):
+            rows = (*part.tokens[part.start : part.stop], *part.drafts)
+            for position, token_id in enumerate(rows, part.start):
                 page = self._kv[part.pages[position // PAGE_TOKENS]]
-                page[position % PAGE_TOKENS] = part.tokens[position]
+                page[position % PAGE_TOKENS] = token_id
         return StepResult(plan.number, tuple(self._row(part) for part in plan.slices))
 
     def close(self) -> None:
@@ -81,8 +82,9 @@ class FakeRunner:
 
     def _row(self, part: Slice) -> SliceResult:
         if part.request_id in self.faults:
-            return SliceResult(part.request_id, None, fault="logits are not finite")
-        seen = [self._kv[part.pages[p // PAGE_TOKENS]][p % PAGE_TOKENS] for p in range(part.stop)]
+            return SliceResult(part.request_id, fault="logits are not finite")
+        stop = part.stop + len(part.drafts)
+        seen = [self._kv[part.pages[p // PAGE_TOKENS]][p % PAGE_TOKENS] for p in range(stop)]
         assert -1 not in seen, f"{part.request_id} attends to what nobody computed"
         first, last = part.prompt_logprobs
         scored = tuple(
@@ -90,9 +92,18 @@ class FakeRunner:
             for p in range(first, last)
         )
         if not part.samples:
-            return SliceResult(part.request_id, None, prompt_logprobs=scored)
-        token_id = next_token(seen, part.sampling, are_stops_banned=part.are_stops_banned)
-        logprob = None
+            return SliceResult(part.request_id, prompt_logprobs=scored)
+        chosen = [
+            next_token(
+                seen[: part.stop + index], part.sampling, are_stops_banned=part.bans_stops(index)
+            )
+            for index in range(part.num_samples)
+        ]
+        holding = tuple(chosen[: part.agreeing(chosen)])
+        logprobs: tuple[TokenLogprob, ...] = ()
         if part.logprobs.chosen:
-            logprob = TokenLogprob(token_id, logprob_of(seen, token_id))
-        return SliceResult(part.request_id, token_id, logprob, scored)
+            logprobs = tuple(
+                TokenLogprob(token_id, logprob_of(seen[: part.stop + index], token_id))
+                for index, token_id in enumerate(holding)
+            )
+        return SliceResult(part.request_id, holding, logprobs, scored)

@@ -4,6 +4,7 @@ They stay in the process; structs, because a step makes a hundred of them.
 """
 
 from array import array
+from collections.abc import Sequence
 
 import msgspec
 
@@ -24,7 +25,10 @@ class Slice(msgspec.Struct, frozen=True):
              and not there for a request of zero new tokens.
     prompt_logprobs: positions p in [start, stop) whose logits are wanted for the prompt logprob of
              token p+1, as a half-open range (first, last); first == last: none.
-    are_stops_banned: the next token may not be one of `sampling.stop_ids` (min_new_tokens).
+    drafts:  guesses of the tokens behind `stop`, where it samples. They are computed like tokens of
+             the sequence, at the positions from `stop` on, for which there are pages; each one's
+             logits choose a token too. What is chosen is worth something as long as the guesses
+             before it were right, see `agreeing`.
     """
 
     request_id: RequestId
@@ -37,11 +41,31 @@ class Slice(msgspec.Struct, frozen=True):
     sampling: Sampling
     logprobs: LogprobsWanted
     prompt_logprobs: tuple[int, int] = (0, 0)
-    are_stops_banned: bool = False
+    drafts: tuple[int, ...] = ()
 
     @property
     def num_tokens(self) -> int:
-        return self.stop - self.start
+        """Rows of the step: tokens and drafts."""
+        return self.stop - self.start + len(self.drafts)
+
+    @property
+    def num_samples(self) -> int:
+        """How many tokens are chosen: the next one, and one behind each draft."""
+        return 1 + len(self.drafts) if self.samples else 0
+
+    def bans_stops(self, index: int = 0) -> bool:
+        """Whether the chosen token `index` may not be one of `sampling.stop_ids`."""
+        num_generated = self.stop + index - self.num_prompt_tokens
+        return num_generated < self.sampling.min_new_tokens
+
+    def agreeing(self, chosen: Sequence[int]) -> int:
+        """How many of the tokens chosen, in order of position, hold: each whose logits had only
+        right drafts before them. At least the first.
+        """
+        num_right = 0
+        while num_right < len(self.drafts) and self.drafts[num_right] == chosen[num_right]:
+            num_right += 1
+        return num_right + 1
 
 
 class BatchPlan(msgspec.Struct, frozen=True):
@@ -60,14 +84,16 @@ class BatchPlan(msgspec.Struct, frozen=True):
 
 
 class SliceResult(msgspec.Struct, frozen=True):
-    """What came out of a slice: the sampled token if it samples, prompt logprobs if wanted.
+    """What came out of a slice: the tokens that were chosen, prompt logprobs if wanted.
 
+    token_ids: empty when the slice samples nothing; else one, and another for each draft that
+    turned out right, in order. logprobs: as long, or empty when not asked for.
     fault: not empty when this row's logits are not finite; the request ends, others go on.
     """
 
     request_id: RequestId
-    token_id: int | None
-    logprob: TokenLogprob | None = None
+    token_ids: tuple[int, ...] = ()
+    logprobs: tuple[TokenLogprob, ...] = ()
     prompt_logprobs: tuple[TokenLogprob, ...] = ()
     fault: str = ""
 

@@ -45,6 +45,8 @@ class InputMaker:
                 token_ids.append(part.tokens[part.start])
             else:
                 token_ids.extend(part.tokens[part.start : part.stop])
+            if part.drafts:
+                token_ids.extend(part.drafts)
             offsets.append(len(token_ids))
             tables.append(entry.table)
             page_offsets.append(page_offsets[-1] + len(entry.table))
@@ -74,11 +76,13 @@ class InputMaker:
 def _positions(plan: BatchPlan, num_rows: int) -> Ints:
     if num_rows == len(plan.slices):
         return np.array([part.start for part in plan.slices], np.int32)
-    return np.concatenate([np.arange(p.start, p.stop, dtype=np.int32) for p in plan.slices])
+    return np.concatenate(
+        [np.arange(p.start, p.start + p.num_tokens, dtype=np.int32) for p in plan.slices]
+    )
 
 
 def _add_heads(heads: list[HeadRow], part: Slice, traits: RowTraits, first_row: int) -> None:
-    """Add the rows of `part` whose logits are wanted: scored prompt tokens, then the sampled."""
+    """Add the rows whose logits are wanted: scored prompt tokens, then the sampled ones."""
     first, last = part.prompt_logprobs
     for position in range(first, last):
         heads.append(
@@ -94,19 +98,25 @@ def _add_heads(heads: list[HeadRow], part: Slice, traits: RowTraits, first_row: 
         )
     if not part.samples:
         return
-    generated = None
-    if traits.prompt_ids is not None:
-        generated = np.frombuffer(part.tokens[part.num_prompt_tokens :], np.int32)
-    heads.append(
-        HeadRow(
-            row=first_row + part.stop - 1 - part.start,
-            sampling=traits.sampling,
-            position=part.stop,
-            wants_logprob=traits.wants_logprob,
-            num_top=traits.num_top if traits.wants_logprob else 0,
-            picked_ids=traits.picked_ids if traits.wants_logprob else None,
-            prompt_ids=traits.prompt_ids,
-            generated_ids=generated,
-            banned_ids=traits.stop_ids if part.are_stops_banned else None,
+    for index in range(part.num_samples):
+        position = part.stop + index
+        heads.append(
+            HeadRow(
+                row=first_row + position - 1 - part.start,
+                sampling=traits.sampling,
+                position=position,
+                wants_logprob=traits.wants_logprob,
+                num_top=traits.num_top if traits.wants_logprob else 0,
+                picked_ids=traits.picked_ids if traits.wants_logprob else None,
+                prompt_ids=traits.prompt_ids,
+                generated_ids=None if traits.prompt_ids is None else _generated(part, index),
+                banned_ids=traits.stop_ids if part.bans_stops(index) else None,
+            )
         )
-    )
+
+
+def _generated(part: Slice, num_drafts: int) -> Ints:
+    """The answer as it would be with the first `num_drafts` drafts, i32."""
+    ids = part.tokens[part.num_prompt_tokens :]
+    ids.extend(part.drafts[:num_drafts])
+    return np.frombuffer(ids, np.int32)

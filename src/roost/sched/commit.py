@@ -1,4 +1,4 @@
-"""What a step's result means for a sequence: its new token, and whether that ends it."""
+"""What a step's result means for a sequence: its new tokens, and whether they end it."""
 
 from roost.core.events import Delta, Ended, TokenLogprob
 from roost.core.outcome import Outcome
@@ -9,7 +9,11 @@ from roost.sched.sequence import Sequence, TokenBytes
 def record(
     seq: Sequence, result: SliceResult, num_computed: int, now_s: float, token_bytes: TokenBytes
 ) -> tuple[Delta | None, Ended | None]:
-    """Write one result into its sequence → what to say about it, in this order."""
+    """Write one result into its sequence → what to say about it, in this order.
+
+    num_computed: tokens that are computed now, drafts aside. Of several new tokens those behind an
+    ending are dropped: the answer is that of one token a step.
+    """
     if result.fault:
         message = f"The model's output is not usable: {result.fault}"
         fault = Ended(Outcome.ENGINE_FAULT, seq.usage(now_s), message=message, code="engine_fault")
@@ -17,15 +21,21 @@ def record(
     seq.num_computed = num_computed
     if result.prompt_logprobs:
         seq.prompt_logprobs.extend(result.prompt_logprobs)
-    if result.token_id is None:
+    if not result.token_ids:
         if num_computed < len(seq.tokens):
             return None, None
         # All computed, and no token wanted: a request of zero new tokens.
         return _without_tokens(seq), Ended(Outcome.LENGTH, seq.usage(now_s))
-    seq.tokens.append(result.token_id)
-    return _delta(seq, result.token_id, result.logprob), _ending(
-        seq, result.token_id, now_s, token_bytes
-    )
+    first = seq.num_generated
+    ended = None
+    for token_id in result.token_ids:
+        seq.tokens.append(token_id)
+        ended = _ending(seq, token_id, now_s, token_bytes)
+        if ended is not None:
+            break
+    # Each new token but the last was a draft, and is computed.
+    seq.num_computed = len(seq.tokens) - 1
+    return _delta(seq, first, result), ended
 
 
 def _without_tokens(seq: Sequence) -> Delta | None:
@@ -34,11 +44,12 @@ def _without_tokens(seq: Sequence) -> Delta | None:
     return Delta(0, (), prompt_logprobs=_take_prompt_logprobs(seq))
 
 
-def _delta(seq: Sequence, token_id: int, logprob: TokenLogprob | None) -> Delta:
+def _delta(seq: Sequence, first: int, result: SliceResult) -> Delta:
+    num_new = seq.num_generated - first
     return Delta(
-        seq.num_generated - 1,
-        (token_id,),
-        () if logprob is None else (logprob,),
+        first,
+        result.token_ids[:num_new],
+        result.logprobs[:num_new],
         _take_prompt_logprobs(seq) if seq.prompt_logprobs else (),
     )
 

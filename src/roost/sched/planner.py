@@ -36,7 +36,6 @@ def cut(seq: Sequence, num_tokens: int) -> Slice:
     start = seq.num_computed
     stop = start + num_tokens
     num_prompt_tokens = len(request.prompt_ids)
-    num_generated = len(seq.tokens) - num_prompt_tokens
     assert seq.kv is not None, "a slice of a sequence that holds no pages"
     return Slice(
         request.envelope.rid,
@@ -49,7 +48,6 @@ def cut(seq: Sequence, num_tokens: int) -> Slice:
         sampling,
         request.logprobs,
         (0, 0) if request.logprobs.prompt_from < 0 else _prompt_positions(seq, start, stop),
-        num_generated < sampling.min_new_tokens,
     )
 
 

@@ -93,20 +93,20 @@ class Parrot:
 
     def _row(self, part: Slice) -> SliceResult:
         if part.num_prompt_tokens in self.faults_at:
-            return SliceResult(part.request_id, None, fault="logits are not finite")
+            return SliceResult(part.request_id, fault="logits are not finite")
         first, last = part.prompt_logprobs
         scored = tuple(self._logprob(part, part.tokens[p + 1]) for p in range(first, last))
         if not part.samples:
-            return SliceResult(part.request_id, None, prompt_logprobs=scored)
+            return SliceResult(part.request_id, prompt_logprobs=scored)
         said = part.stop - part.num_prompt_tokens
         token_id = self.reply[said] if said < len(self.reply) else EOS
-        if part.are_stops_banned and token_id in part.sampling.stop_ids:
+        if part.bans_stops() and token_id in part.sampling.stop_ids:
             token_id = ord("~")
         for biased, value in part.sampling.logit_bias:
             if value >= 100:
                 token_id = biased
-        logprob = self._logprob(part, token_id) if part.logprobs.chosen else None
-        return SliceResult(part.request_id, token_id, logprob, scored)
+        logprobs = (self._logprob(part, token_id),) if part.logprobs.chosen else ()
+        return SliceResult(part.request_id, (token_id,), logprobs, scored)
 
     def _logprob(self, part: Slice, token_id: int) -> TokenLogprob:
         top = tuple((65 + i, -1.0 - i) for i in range(part.logprobs.top))

@@ -26,7 +26,7 @@ def part(
     asked: Sampling | None = None,
     logprobs: LogprobsWanted = NO_LOGPROBS,
     prompt_logprobs: tuple[int, int] = (0, 0),
-    are_stops_banned: bool = False,
+    drafts: tuple[int, ...] = (),
 ) -> Slice:
     return Slice(
         request_id=RequestId(rid),
@@ -39,7 +39,7 @@ def part(
         sampling=asked or sampling(),
         logprobs=logprobs,
         prompt_logprobs=prompt_logprobs,
-        are_stops_banned=are_stops_banned,
+        drafts=drafts,
     )
 
 
@@ -96,17 +96,43 @@ def test_only_the_prompt_is_scored_when_only_that_is_wanted() -> None:
     assert (last.wants_logprob, last.num_top, last.picked_ids) == (False, 0, None)
 
 
-def test_stop_ids_are_banned_only_where_the_plan_says_so() -> None:
-    maker = InputMaker()
-    asked = sampling(stop_ids=(3, 9))
-    tokens = list(range(21))
-    banned = maker.make(
-        BatchPlan(1, (part("a", tokens, 20, 21, asked=asked, are_stops_banned=True),))
-    ).heads[0]
-    assert banned.banned_ids is not None
-    assert banned.banned_ids.tolist() == [3, 9]
-    free = maker.make(BatchPlan(2, (part("a", tokens, 20, 21, asked=asked),))).heads[0]
-    assert free.banned_ids is None
+def test_stop_ids_are_banned_before_min_new_tokens() -> None:
+    asked = sampling(8, min_new_tokens=2, stop_ids=(3, 9))
+    tokens = list(range(23))
+
+    def banned(num_tokens: int, drafts: tuple[int, ...] = ()) -> list[list[int] | None]:
+        one = part("a", tokens[:num_tokens], num_tokens - 1, num_tokens, asked=asked, drafts=drafts)
+        heads = InputMaker().make(BatchPlan(1, (one,))).heads
+        return [None if h.banned_ids is None else h.banned_ids.tolist() for h in heads]
+
+    assert banned(21) == [[3, 9]]
+    assert banned(22) == [None]
+    assert banned(20, drafts=(7, 7, 7)) == [[3, 9], [3, 9], None, None]
+
+
+def test_drafts_are_rows_behind_the_last_token() -> None:
+    plan = BatchPlan(
+        1,
+        (
+            part("a", list(range(100, 121)), 20, 21, drafts=(5, 6)),
+            part("b", list(range(200, 221)), 20, 21, asked=with_penalty(), drafts=(8, 9)),
+        ),
+    )
+    made = InputMaker().make(plan)
+    assert made.token_ids.tolist() == [120, 5, 6, 220, 8, 9]
+    assert made.positions.tolist() == [20, 21, 22, 20, 21, 22]
+    assert made.slice_offsets.tolist() == [0, 3, 6]
+    assert [(head.row, head.position) for head in made.heads] == [
+        (0, 21),
+        (1, 22),
+        (2, 23),
+        (3, 21),
+        (4, 22),
+        (5, 23),
+    ]
+    assert [h.generated_ids is None for h in made.heads] == [True] * 3 + [False] * 3
+    histories = [h.generated_ids.tolist() for h in made.heads if h.generated_ids is not None]
+    assert histories == [[220], [220, 8], [220, 8, 9]]
 
 
 def changed(**fields: object) -> Sampling:

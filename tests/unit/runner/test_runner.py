@@ -1,5 +1,6 @@
 """A runner over a program that gives made-up numbers: results land at the right request."""
 
+from array import array
 from collections.abc import Sequence
 
 import numpy as np
@@ -50,8 +51,6 @@ class CountingProgram:
 
 
 def plan_of_four() -> BatchPlan:
-    from array import array
-
     def part(rid: str, samples: bool, logprobs: LogprobsWanted, scored: tuple[int, int]) -> Slice:
         tokens = array("i", range(40, 46))
         stop = 6 if samples else 5
@@ -76,15 +75,15 @@ def test_each_result_is_its_request_s() -> None:
     assert result.number == 9
     plain, chunk, scored, piece = result.results
     # heads: 0 plain · 1, 2 scored prompt rows · 3 its sampled row · 4 the piece's prompt row
-    assert (plain.request_id, plain.token_id, plain.logprob) == ("plain", 10, None)
-    assert (chunk.request_id, chunk.token_id, chunk.prompt_logprobs) == ("chunk", None, ())
-    assert scored.token_id == 13
-    assert scored.logprob == TokenLogprob(13, -3.0, ((3, -3.0), (4, -4.0)), ((8, -103.0),))
+    assert (plain.request_id, plain.token_ids, plain.logprobs) == ("plain", (10,), ())
+    assert (chunk.request_id, chunk.token_ids, chunk.prompt_logprobs) == ("chunk", (), ())
+    assert scored.token_ids == (13,)
+    assert scored.logprobs == (TokenLogprob(13, -3.0, ((3, -3.0), (4, -4.0)), ((8, -103.0),)),)
     assert scored.prompt_logprobs == (
         TokenLogprob(44, -1.0, ((1, -1.0), (2, -2.0)), ((8, -101.0),)),
         TokenLogprob(45, -2.0, ((2, -2.0), (3, -3.0)), ((8, -102.0),)),
     )
-    assert piece.token_id is None
+    assert piece.token_ids == ()
     assert piece.prompt_logprobs == (TokenLogprob(42, -4.0),)
     assert not any(one.fault for one in result.results)
 
@@ -93,7 +92,45 @@ def test_a_fault_in_any_row_of_a_slice_is_that_request_s_alone() -> None:
     for row, rid in ((0, "plain"), (1, "scored"), (3, "scored"), (4, "piece")):
         result = Runner(CountingProgram(faults=(row,))).execute(plan_of_four())
         assert [one.request_id for one in result.results if one.fault] == [rid]
-        assert all(one.token_id is None for one in result.results if one.fault)
+        assert all(one.token_ids == () for one in result.results if one.fault)
+
+
+def drafted(rid: str, drafts: tuple[int, ...], logprobs: LogprobsWanted) -> Slice:
+    tokens = array("i", range(40, 46))
+    return Slice(RequestId(rid), tokens, 6, 5, 6, (0,), True, sampling(), logprobs, (0, 0), drafts)
+
+
+def test_chosen_tokens_hold_as_long_as_the_drafts_before_them_were_right() -> None:
+    nothing = LogprobsWanted()
+    plan = BatchPlan(
+        1,
+        (
+            drafted("wrong", (9, 11), nothing),  # heads 0, 1, 2
+            drafted("one", (13, 9, 15), LogprobsWanted(True)),  # heads 3, 4, 5, 6
+            drafted("all", (17,), nothing),  # heads 7, 8
+            drafted("none", (), nothing),  # head 9
+        ),
+    )
+    wrong, one, both, none = Runner(CountingProgram()).execute(plan).results
+    assert wrong.token_ids == (10,)
+    assert one.token_ids == (13, 14)
+    assert one.logprobs == (TokenLogprob(13, -3.0), TokenLogprob(14, -4.0))
+    assert both.token_ids == (17, 18)
+    assert none.token_ids == (19,)
+
+
+def test_a_fault_behind_a_draft_is_left_to_the_step_that_begins_with_it() -> None:
+    def result(*faults: int) -> tuple[tuple[int, ...], bool]:
+        plan = BatchPlan(1, (drafted("a", (10, 11, 9, 13), LogprobsWanted()),))
+        (row,) = Runner(CountingProgram(faults)).execute(plan).results
+        return row.token_ids, bool(row.fault)
+
+    assert result() == ((10, 11, 12), False)
+    assert result(0) == ((), True)
+    assert result(1) == ((10,), False)
+    assert result(2) == ((10, 11), False)
+    # Behind a draft that was wrong.
+    assert result(3, 4) == ((10, 11, 12), False)
 
 
 def test_pages_are_copied_before_the_step() -> None:

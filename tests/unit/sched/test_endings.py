@@ -101,7 +101,7 @@ def test_stop_tokens_are_banned_before_min_new_tokens() -> None:
     desk.run()
     assert desk.tokens("a") == alone((0, 1, 2), asked)
     assert ANSWER[2] not in desk.tokens("a")[:5]
-    bans = [plan.slices[0].are_stops_banned for plan in desk.runner.plans]
+    bans = [plan.slices[0].bans_stops() for plan in desk.runner.plans]
     assert bans[:7] == [True] * 5 + [False] * 2
 
 
