@@ -4,7 +4,7 @@ Takes tokens, and what of them was computed. Gives holdings of pages, each freed
 and the longest known beginning of a prompt.
 """
 
-from roost.cache.holding import Holding, KvCache
+from roost.cache.holding import Holding, KvCache, Pin
 from roost.cache.lease import Lease
 from roost.cache.pages import PagePool, pages_for
 from roost.cache.radix import Eviction, Match, PrefixTree
@@ -16,6 +16,7 @@ __all__ = [
     "Lease",
     "Match",
     "PagePool",
+    "Pin",
     "PrefixTree",
     "pages_for",
 ]

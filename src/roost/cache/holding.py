@@ -49,12 +49,17 @@ class KvCache:
 
     def open(self, match: Match, num_tokens: int) -> "Holding | None":
         """Pages for `num_tokens` tokens, those of the match among them. None when it is short."""
-        self._tree.hold(match.node)
+        self._tree.hold(match.node, match.tail)
         pages = self.take(pages_for(num_tokens) - len(match.pages))
         if pages is None:
             self._tree.release(match.node)
             return None
         return Holding(self._tree, Lease(self, pages), match, keeps=self.keeps_prefixes)
+
+    def pin(self, holding: "Holding") -> "Pin":
+        """Keep what a sequence computed, which has freed it, for whoever goes on from there."""
+        assert holding.lease.is_free, "pinned before it was freed"
+        return Pin(self._tree, holding.node)
 
     def flush(self) -> int:
         """Forget what nobody holds → how many pages that was. The rest is not found again."""
@@ -66,25 +71,49 @@ class KvCache:
         if lacking > 0:
             if lacking > self._tree.num_evictable:
                 return None
-            self._tree.evict(lacking)
+            num_freed = self._tree.evict(lacking)
+            assert num_freed == lacking, "pages that can be evicted are not found"
         return self.pool.take(num_pages)
 
     def give_back(self, pages: tuple[int, ...]) -> None:
         """For leases."""
         self.pool.give_back(pages)
 
-    def check(self, holdings: "list[Holding]") -> None:
-        """Assert that the books balance, given everything that is open. O(pages)."""
+    def check(self, holdings: "list[Holding]", pins: "list[Pin] | None" = None) -> None:
+        """Assert that the books balance, given everything that is open, and all pins. O(pages)."""
         self.pool.check()
-        self._tree.check([one.node for one in holdings])
+        pinned = None if pins is None else [pin.node for pin in pins]
+        self._tree.check([one.node for one in holdings], pinned)
         own = [page for one in holdings for page in one.lease.pages]
         assert len(set(own)) == len(own), "two sequences own one page"
         assert len(own) + self._tree.num_pages == self.pool.num_leased, "a page is nobody's"
 
 
+class Pin:
+    """A beginning that a session will go on from: it is evicted when nothing else is left.
+
+    It keeps no page, so it may be gone when it is wanted; then it is computed again.
+    """
+
+    __slots__ = ("_is_free", "_tree", "node")
+
+    def __init__(self, tree: PrefixTree, node: Node) -> None:
+        self._tree = tree
+        self._is_free = False
+        self.node = node
+        tree.pin(node)
+
+    def free(self) -> None:
+        """A second call does nothing."""
+        if not self._is_free:
+            self._is_free = True
+            self._tree.unpin(self.node)
+
+
 class Holding:
     """Pages of one sequence in the order of its tokens: first those of its prefix, which belong to
-    the tree, then its own.
+    the tree, then its own. node: the last of the former; once it is freed, the last page of what it
+    computed.
 
     pages      0 ............ num_shared ............ len(pages)
                | in the tree  | on lease              |
@@ -135,11 +164,13 @@ class Holding:
     def free(self, tokens: "array[int]", num_computed: int) -> None:
         """Give everything back; what was computed stays in the tree while there is room."""
         self.settle(tokens, num_computed)
+        held = self.node
         start = len(self._shared) * PAGE_TOKENS
-        if self._keeps and num_computed > start:
+        # Of a page that was to be copied nobody knows whether it was, before more is computed.
+        if self._keeps and num_computed > max(start, self.num_cached):
             tail = tokens[start:num_computed].tobytes()
-            page = self.lease.pages[0]
-            if self._tree.keep_tail(self.node, tail, page):
+            self.node, is_new = self._tree.keep_tail(held, tail, self.lease.pages[0])
+            if is_new:
                 self.lease.part_with(1)
         self.lease.free()
-        self._tree.release(self.node)
+        self._tree.release(held)

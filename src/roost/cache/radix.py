@@ -28,9 +28,9 @@ Eviction = Literal["lru", "lfu", "fifo"]
 class Node:
     """One page in the tree, under its parent's.
 
-    key: its tokens as int32 bytes. num_holds: running sequences to whose prefix it belongs.
-    num_pins: of sessions, likewise. is_detached: the cache was flushed; nobody finds it any more,
-    and it goes when its last holder lets go.
+    key: its tokens as int32 bytes; of a root, which has no page, its namespace. num_holds: running
+    sequences to whose prefix it belongs. num_pins: of sessions, likewise. is_detached: the cache
+    was flushed; nobody finds it any more, and it goes when its last holder lets go.
     """
 
     parent: "Node | None"
@@ -86,7 +86,8 @@ class PrefixTree:
     def __init__(self, pool: PagePool, eviction: Eviction = "lru") -> None:
         self._pool = pool
         self._rank = _RANKS[eviction]
-        self._roots: dict[str, Node] = {}
+        # Of the namespaces that have pages here, or are held.
+        self._roots: dict[bytes, Node] = {}
         self._clock = itertools.count(1)
         self._ties = itertools.count()
         # Leaves that nobody holds, the next to go first; entries that are out of date are skipped.
@@ -107,11 +108,11 @@ class PrefixTree:
         return self._num_pages - self._num_held
 
     def match(self, namespace: str, tokens: "array[int]", limit: int) -> Match:
-        """The longest beginning of `tokens[:limit]` that is here. Nothing is held by it yet, but
-        what is found counts as used.
+        """The longest beginning of `tokens[:limit]` that is here. Changes nothing: to keep what was
+        found, `hold` it before anything else is done to the tree.
         """
-        node = self._root(namespace)
-        now = next(self._clock)
+        key = namespace.encode()
+        node = self._roots.get(key) or Node(None, key, -1)
         pages: list[int] = []
         start = 0
         while start + PAGE_TOKENS <= limit:
@@ -119,33 +120,50 @@ class PrefixTree:
             if child is None:
                 break
             node = child
-            _use(node, now)
             pages.append(node.page)
             start += PAGE_TOKENS
         rest = tokens[start : min(start + PAGE_TOKENS, limit)].tobytes()
         tail, num_tail_tokens = _nearest(node, rest)
-        if tail is not None:
-            _use(tail, now)
-        self._offer(tail if tail is not None else node)
         return Match(node, tuple(pages), tail, num_tail_tokens)
 
-    def hold(self, node: Node) -> None:
-        """Keep this page and those above it until `release`."""
+    def hold(self, node: Node, tail: Node | None = None) -> None:
+        """Keep this page and those above it until `release`. They, and the tail that was found
+        below, count as used once, and now.
+        """
+        now = next(self._clock)
+        root = node
         for one in _upwards(node):
             if one.num_holds == 0:
                 self._num_held += 1
             one.num_holds += 1
+            _use(one, now)
+            assert one.parent is not None, "a root among the pages"
+            root = one.parent
+        root.num_holds += 1
+        if tail is not None:
+            _use(tail, now)
+            self._offer(tail)
+        # Another may have begun this namespace since the match: then nobody finds this one.
+        if not root.is_detached and self._roots.setdefault(root.key, root) is not root:
+            root.is_detached = True
 
     def release(self, node: Node) -> None:
-        """Let go of what was held."""
+        """Let go of what was held; it was in use until now."""
+        now = next(self._clock)
+        root = node
         for one in list(_upwards(node)):
             assert one.num_holds > 0, "released what was not held"
+            assert one.parent is not None, "a root among the pages"
+            root = one.parent
             one.num_holds -= 1
+            one.used_at = now
             if one.num_holds == 0:
                 self._num_held -= 1
                 if one.is_detached:
                     self._remove(one)
+        root.num_holds -= 1
         self._offer(node)
+        self._forget(root)
 
     def pin(self, node: Node) -> None:
         """Evict this page and those above it only when nothing else is left."""
@@ -177,18 +195,21 @@ class PrefixTree:
         _use(child, next(self._clock))
         return child, is_new
 
-    def keep_tail(self, node: Node, tokens: bytes, page: int) -> bool:
-        """Enter a page that is not full. False: what it holds is here already, or is not worth it;
-        `page` stays the caller's.
+    def keep_tail(self, node: Node, tokens: bytes, page: int) -> tuple[Node, bool]:
+        """Enter a page that is not full → who has its tokens now.
+
+        False: they are here already, or nobody would find them; `page` stays the caller's.
         """
         assert 0 < len(tokens) < PAGE_TOKENS * _TOKEN_BYTES, "a tail is a page that is not full"
         if node.is_detached:
-            return False
+            return node, False
         nearest, num_tokens = _nearest(node, tokens)
-        if nearest is not None and num_tokens * _TOKEN_BYTES == len(tokens):
-            return False
-        self._offer(self._insert(node, tokens, page))
-        return True
+        is_new = nearest is None or num_tokens * _TOKEN_BYTES < len(tokens)
+        if nearest is None or is_new:
+            nearest = self._insert(node, tokens, page)
+        _use(nearest, next(self._clock))
+        self._offer(nearest)
+        return nearest, is_new
 
     def evict(self, num_pages: int) -> int:
         """Free so many pages that nobody holds, the least worth keeping first → how many it was."""
@@ -219,13 +240,16 @@ class PrefixTree:
         self._heap.clear()
         return num_before - self._num_pages
 
-    def check(self, held: Sequence[Node] | None = None) -> None:
-        """Assert that the books balance. O(pages). held: all that is held, once for each holder."""
+    def check(
+        self, held: Sequence[Node] | None = None, pinned: Sequence[Node] | None = None
+    ) -> None:
+        """Assert that the books balance. O(pages). held, pinned: all, once for each holder."""
         roots = [*self._roots.values(), *self._detached]
         nodes = [node for root in roots for node in _below(root)]
         assert len(nodes) == self._num_pages, "a page is in the tree and not counted"
         assert len({node.page for node in nodes}) == len(nodes), "two nodes have one page"
         assert sum(node.num_holds > 0 for node in nodes) == self._num_held, "holds are miscounted"
+        assert all(r.children or r.num_holds for r in self._roots.values()), "an empty namespace"
         offered = {id(node) for rank, _, node in self._heap if rank == self._rank_of(node)}
         for node in nodes:
             assert sorted(node.children) == node.sorted_keys, "children and their order disagree"
@@ -238,15 +262,16 @@ class PrefixTree:
                 assert id(node) in offered, "a page that can never be evicted"
         if held is not None:
             counts = Counter(id(one) for node in held for one in _upwards(node))
-            for node in nodes:
-                assert node.num_holds == counts[id(node)], "a page is held by nobody"
+            assert all(n.num_holds == counts[id(n)] for n in nodes), "a page is held by nobody"
+        if pinned is not None:
+            counts = Counter(id(one) for node in pinned for one in _upwards(node))
+            assert all(n.num_pins == counts[id(n)] for n in nodes), "a page is pinned by nobody"
 
-    def _root(self, namespace: str) -> Node:
-        """Where the prefixes of a namespace begin. Nothing is shared between namespaces."""
-        root = self._roots.get(namespace)
-        if root is None:
-            root = self._roots[namespace] = Node(None, b"", -1)
-        return root
+    def _forget(self, root: Node) -> None:
+        """Names of namespaces are the clients': one that is empty takes no memory."""
+        if root.children or root.num_holds or self._roots.get(root.key) is not root:
+            return
+        del self._roots[root.key]
 
     def _insert(self, parent: Node, key: bytes, page: int) -> Node:
         now = next(self._clock)
@@ -254,9 +279,9 @@ class PrefixTree:
         # A tail that this page begins with says nothing that this one does not.
         at = bisect_left(parent.sorted_keys, key)
         if at and key.startswith(parent.sorted_keys[at - 1]):
-            tail = parent.children[parent.sorted_keys[at - 1]]
-            if not tail.num_pins:
-                self._remove(tail)
+            self._remove(parent.children[parent.sorted_keys[at - 1]])
+        if parent.is_root and parent.is_detached and not parent.children:
+            self._detached.append(parent)
         parent.children[key] = node
         insort(parent.sorted_keys, key)
         self._num_pages += 1
@@ -273,9 +298,12 @@ class PrefixTree:
         del parent.sorted_keys[bisect_left(parent.sorted_keys, node.key)]
         self._num_pages -= 1
         self._pool.give_back((node.page,))
-        if parent.is_root and parent.is_detached and not parent.children:
+        if not parent.is_root:
+            self._offer(parent)
+        elif not parent.children and parent.is_detached:
             self._detached.remove(parent)
-        self._offer(parent)
+        else:
+            self._forget(parent)
 
     def _offer(self, node: Node) -> None:
         """If it can be evicted, let it be found by `evict`, ranked as it is now."""

@@ -33,6 +33,7 @@ class Shelf:
     def enter(self, tokens: "array[int]", namespace: str = "") -> Node:
         """Enter all of it, hold nothing afterwards → the node of its last full page."""
         node = self.tree.match(namespace, ids(), 0).node
+        self.tree.hold(node)
         full = len(tokens) // PAGE_TOKENS * PAGE_TOKENS
         for start in range(0, full, PAGE_TOKENS):
             page = self.page()
@@ -43,7 +44,8 @@ class Shelf:
                 self.pool.give_back((page,))
         if full < len(tokens):
             page = self.page()
-            if not self.tree.keep_tail(node, tokens[full:].tobytes(), page):
+            _, is_new = self.tree.keep_tail(node, tokens[full:].tobytes(), page)
+            if not is_new:
                 self.pool.give_back((page,))
         self.tree.release(node)
         self.tree.check()
@@ -51,6 +53,11 @@ class Shelf:
 
     def known(self, tokens: "array[int]", namespace: str = "") -> int:
         return self.tree.match(namespace, tokens, len(tokens)).num_tokens
+
+    def use(self, tokens: "array[int]") -> None:
+        match = self.tree.match("", tokens, len(tokens))
+        self.tree.hold(match.node, match.tail)
+        self.tree.release(match.node)
 
 
 def test_a_match_is_exact_to_the_token() -> None:
@@ -130,7 +137,7 @@ def test_each_policy_gives_up_what_it_says(eviction: Eviction, left: tuple[int, 
         shelf.enter(ids((token, 16)))
     for token, times in ((1, 3), (2, 2), (3, 1)):
         for _ in range(times):
-            shelf.known(ids((token, 16)))
+            shelf.use(ids((token, 16)))
     shelf.tree.evict(1)
     kept = {node.key[0] for node in shelf.tree.match("", ids(), 0).node.children.values()}
     assert tuple(16 if token in kept else 0 for token in (1, 2, 3)) == left
@@ -171,7 +178,7 @@ def test_many_uses_of_one_page_cost_no_memory() -> None:
     shelf = Shelf()
     shelf.enter(ids((1, 16)))
     for _ in range(1000):
-        shelf.known(ids((1, 16)))
+        shelf.use(ids((1, 16)))
     assert len(shelf.tree._heap) <= 2 + 64 + 1
     assert shelf.tree.evict(1) == 1
 
