@@ -4,7 +4,7 @@ from array import array
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from roost.cache import KvCache, pages_for
+from roost.cache import KvCache
 from roost.core.calls import OpenSession
 from roost.core.errors import RequestError
 from roost.core.events import Accepted, Ended, Started
@@ -17,22 +17,16 @@ from roost.sched.admission import (
     check_fields,
     check_length,
     check_queue,
-    expected_pages,
-    is_under_way,
-    spare_pages,
     whole_turn,
 )
 from roost.sched.commit import record
+from roost.sched.door import Door
 from roost.sched.endings import Addressed
 from roost.sched.load import SchedLoad
 from roost.sched.planner import plan_slices
 from roost.sched.roster import Roster
 from roost.sched.sequence import NewStopMatcher, Sequence, TokenBytes
 from roost.sessions import Rules, SessionStore, SessionView, Turn, is_kept
-
-# So many of those that wait for another's beginning are looked at in a step; each costs a walk
-# through the tree.
-_MAX_PASSED = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +56,7 @@ class Scheduler:
         self._token_bytes = token_bytes
         self._new_matcher = new_matcher
         self._roster = Roster(limits.max_queued)
+        self._door = Door(kv, self._roster)
         self._sessions = SessionStore(
             Rules(limits.bos_id, limits.eos_ids, self._num_chars, limits.session_busy),
             max_sessions=limits.max_sessions,
@@ -137,8 +132,8 @@ class Scheduler:
     def plan(self, now_s: float) -> BatchPlan | None:
         """The next step, or None when there is nothing to compute."""
         assert self._in_flight is None, "planned again before the last plan was committed"
-        self._grow()
-        copies = self._admit(now_s)
+        self._door.grow()
+        copies = self._door.admit(self._limits, now_s)
         sequences, slices = plan_slices(
             self._roster.running, max_tokens=self._limits.max_step_tokens
         )
@@ -318,67 +313,6 @@ class Scheduler:
             return self._end(seq, endings.refused(seq.request, error, now_s), now_s)
         self._roster.queue.push(seq)
         return []
-
-    def _grow(self) -> None:
-        """Give every running sequence pages for all its tokens, the oldest first.
-
-        When the pool is short the newest goes back to the queue, until it suffices: the oldest is
-        never retracted, and since it fits into the pool alone, it always gets on.
-        """
-        running = self._roster.running
-        i = 0
-        while i < len(running):
-            seq = running[i]
-            assert seq.kv is not None, "running without pages"
-            lacking = pages_for(len(seq.tokens)) - len(seq.kv.pages)
-            if lacking <= 0 or seq.kv.extend(lacking):
-                i += 1
-            else:
-                self._roster.retract(running[-1])
-
-    def _admit(self, now_s: float) -> list[tuple[int, int]]:
-        """Let those at the head of the queue run while this step has tokens left for them, and
-        their pages and everybody's expected growth fit → pages to copy.
-
-        One whose beginning is being computed for another waits for that, and lets others pass.
-        """
-        queue, running = self._roster.queue, self._roster.running
-        copies: list[tuple[int, int]] = []
-        left = self._limits.max_step_tokens - sum(seq.num_pending for seq in running)
-        growth_tokens = self._limits.growth_tokens
-        spare: int | None = None
-        num_passed = 0
-        if left <= 0 or len(running) >= self._limits.max_running:
-            return copies
-        for seq in queue.ready():
-            if left <= 0 or len(running) >= self._limits.max_running or num_passed > _MAX_PASSED:
-                break
-            match = self._kv.match(seq.namespace, seq.tokens, seq.num_reusable)
-            if is_under_way(seq, match.num_tokens, running):
-                num_passed += 1
-                continue
-            if spare is None:
-                spare = spare_pages(self._kv, running, growth_tokens)
-            spare -= expected_pages(seq, growth_tokens) - self._kv.num_held(match)
-            if spare < 0:
-                break
-            seq.kv = self._kv.open(match, len(seq.tokens))
-            assert seq.kv is not None, "spare pages that cannot be had"
-            if seq.kv.copy is not None:
-                copies.append(seq.kv.copy)
-            self._let_run(seq, match.num_tokens, now_s)
-            left -= seq.num_pending
-        return copies
-
-    def _let_run(self, seq: Sequence, num_cached_tokens: int, now_s: float) -> None:
-        self._roster.run(seq)
-        seq.num_computed = num_cached_tokens
-        if seq.has_run:
-            return
-        seq.num_cached_tokens = num_cached_tokens
-        seq.queue_s = max(now_s - seq.envelope.arrival_s, 0.0)
-        if seq.turn is not None:
-            seq.turn.start()
 
     def _take_flight(self, number: int) -> _InFlight:
         flight, self._in_flight = self._in_flight, None
