@@ -36,6 +36,7 @@ class Desk:
         max_sessions: int = 1024,
         session_timeout_s: float = float("inf"),
         session_busy: Literal["wait", "refuse"] = "wait",
+        speculates: bool = False,
     ) -> None:
         self.pool = PagePool(num_pages)
         self.limits = SchedLimits(
@@ -51,6 +52,7 @@ class Desk:
             max_sessions=max_sessions,
             session_timeout_s=session_timeout_s,
             session_busy=session_busy,
+            speculates=speculates,
         )
         self.kv = KvCache(self.pool)
         self.scheduler = Scheduler(self.kv, self.limits, letters, StopMatcher)

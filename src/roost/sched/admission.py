@@ -28,6 +28,7 @@ class SchedLimits:
     bos_id: what the tokenizer puts before a prompt, if anything. eos_ids: what ends an answer.
     session_timeout_s: a session that is idle for so long is closed; inf: never. session_busy: what
     a turn does that goes on from one which has not ended.
+    speculates: steps that have room for it try tokens that may come next.
     """
 
     vocab_size: int
@@ -42,6 +43,7 @@ class SchedLimits:
     max_sessions: int = 1024
     session_timeout_s: float = math.inf
     session_busy: Literal["wait", "refuse"] = "wait"
+    speculates: bool = False
 
     def __post_init__(self) -> None:
         assert self.max_running >= 1, "nothing may run"

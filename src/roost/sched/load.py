@@ -7,7 +7,8 @@ from dataclasses import dataclass
 class SchedLoad:
     """How busy the scheduler is. num_waiting: in the queue or held for another turn.
     num_used_pages: those that live requests hold, of num_pages. num_cached_pages: in the prefix
-    tree, some of them in use as well.
+    tree, some of them in use as well. num_drafts, num_right_drafts: tokens that speculation tried,
+    and those of them that were right.
     """
 
     num_running: int
@@ -17,3 +18,5 @@ class SchedLoad:
     num_pages: int
     num_steps: int
     generated_tokens_total: int
+    num_drafts: int = 0
+    num_right_drafts: int = 0

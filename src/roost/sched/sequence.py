@@ -9,6 +9,7 @@ from typing import Protocol
 from roost.cache import Holding
 from roost.core.events import TokenLogprob, Usage
 from roost.core.request import Envelope, GenerateRequest
+from roost.sched.lookup import Lookup
 from roost.sessions import Turn
 
 
@@ -65,9 +66,18 @@ class Sequence:
     turn: Turn | None = None
     num_computed: int = 0
     kv: Holding | None = None
+    # For drafts, from the first on.
+    lookup: Lookup | None = None
     is_started: bool = False
     is_ended: bool = False
     num_retractions: int = 0
+    # Goes before others of a lower one while it runs: set when it begins to.
+    rank: int = 0
+    # Since when it waits, and for how long it did before it ran last.
+    waits_from_s: float = 0.0
+    waited_s: float = 0.0
+    # Of its tokens, how many were in the cache when that was looked up last; −1: never.
+    num_known_tokens: int = -1
     # Of the prompt, when it ran first.
     num_cached_tokens: int = 0
     # Seconds from arrival to the first plan that it was part of; NaN before.

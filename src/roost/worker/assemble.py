@@ -147,6 +147,7 @@ def _limits(
         max_sessions=engine.max_sessions,
         session_timeout_s=engine.session_timeout_s or math.inf,
         session_busy=engine.session_busy,
+        speculates=engine.speculate == "ngram",
     )
 
 
