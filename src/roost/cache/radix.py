@@ -169,14 +169,15 @@ class PrefixTree:
         """Evict this page and those above it only when nothing else is left."""
         for one in _upwards(node):
             one.num_pins += 1
-        self._offer(node)
+            self._offer(one)
 
     def unpin(self, node: Node) -> None:
         """Take back a `pin`."""
         for one in _upwards(node):
             assert one.num_pins > 0, "unpinned what was not pinned"
             one.num_pins -= 1
-        self._offer(node)
+            # The page itself may be gone; then it is one above it that can be evicted.
+            self._offer(one)
 
     def extend(self, node: Node, tokens: bytes, page: int) -> tuple[Node, bool]:
         """Enter a full page, computed by a sequence that holds `node`, below it, and hold that.

@@ -76,4 +76,4 @@ class Door:
         seq.num_cached_tokens = num_cached_tokens
         seq.queue_s = max(now_s - seq.envelope.arrival_s, 0.0)
         if seq.turn is not None:
-            seq.turn.start()
+            seq.turn.start(num_cached_tokens)

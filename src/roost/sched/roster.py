@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from roost.cache import KvCache, pages_for
+from roost.cache import KvCache, Pin, pages_for
 from roost.core.errors import DuplicateRequest
 from roost.core.request import Envelope, Origin, RequestId
 from roost.sched.deadlines import Deadlines
@@ -113,9 +113,9 @@ class Roster:
         """Whatever `origin` asked for, in order of arrival; None: everything."""
         return [seq for seq in self._live.values() if origin in (None, seq.envelope.origin)]
 
-    def check(self, kv: KvCache) -> None:
+    def check(self, kv: KvCache, pins: list[Pin]) -> None:
         """Assert that the books balance. O(live requests + pages)."""
-        kv.check([seq.kv for seq in self.running if seq.kv is not None])
+        kv.check([seq.kv for seq in self.running if seq.kv is not None], pins)
         for seq in self.running:
             assert seq.kv is not None, f"{seq.envelope.rid} runs without pages"
             assert seq.num_computed < len(seq.tokens), f"{seq.envelope.rid} has nothing to do"

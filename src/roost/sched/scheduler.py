@@ -222,8 +222,7 @@ class Scheduler:
         """Assert that the books balance. O(live requests + pages + turns)."""
         roster = self._roster
         assert len(roster.running) <= self._limits.max_running, "more run than may"
-        roster.check(self._kv)
-        self._sessions.check()
+        roster.check(self._kv, self._sessions.check())
         turns = {seq.envelope.rid: seq.turn for seq in roster.all_of(None) if seq.turn is not None}
         assert turns == self._sessions.live_turns(), "a live turn is not that of a live request"
 
@@ -282,6 +281,7 @@ class Scheduler:
 
     def _end(self, seq: Sequence, said: Addressed, now_s: float) -> list[Addressed]:
         """Take an ended sequence out of everything → its ending, and what follows for others."""
+        held = seq.kv
         self._roster.leave(seq)
         turn = seq.turn
         if turn is None:
@@ -292,7 +292,8 @@ class Scheduler:
             for other in self._sessions.drop(turn, now_s).dropped:
                 answers.append(endings.orphaned(self._leave(other), now_s))
             return answers
-        settled = self._sessions.commit(turn, seq.output_ids, now_s)
+        pin = None if held is None else self._kv.pin(held)
+        settled = self._sessions.commit(turn, seq.output_ids, now_s, pin)
         for other in settled.dropped:
             answers.append(endings.replaced(self._leave(other), turn.rid, now_s))
         for other in settled.ready:

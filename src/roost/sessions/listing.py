@@ -11,7 +11,8 @@ class TurnView(msgspec.Struct, frozen=True):
     """state: held, waiting, running or done.
 
     num_prompt_tokens: of the whole prompt, and of the new ids alone while it is held.
-    num_output_tokens: 0 before it is done.
+    num_output_tokens: 0 before it is done. num_cached_tokens: of the prompt, those that the cache
+    held when it began to run.
     """
 
     rid: RequestId
@@ -19,6 +20,7 @@ class TurnView(msgspec.Struct, frozen=True):
     state: TurnState
     num_prompt_tokens: int
     num_output_tokens: int
+    num_cached_tokens: int = 0
 
 
 class SessionView(msgspec.Struct, frozen=True):
@@ -47,6 +49,7 @@ def view_of(session: Session, now_s: float) -> SessionView:
                 state=turn.state,
                 num_prompt_tokens=turn.num_prompt_tokens,
                 num_output_tokens=turn.num_output_tokens,
+                num_cached_tokens=turn.num_cached,
             )
             for turn in turns
         ),

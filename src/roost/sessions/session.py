@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from roost.cache import Pin
 from roost.core.errors import DuplicateRequest, RequestError
 from roost.core.request import RequestId, SessionTurn
 from roost.sessions.tables import SESSION_MOVES, SessionMove, SessionState, TurnMove, TurnState
@@ -103,13 +104,17 @@ class Session:
         turn.num_new = len(new_ids)
         return prompt_ids
 
-    def commit(self, turn: Turn, output_ids: "array[int]", now_s: float) -> Settled:
-        """A turn that ran has ended well with these tokens, a stop token included.
+    def commit(
+        self, turn: Turn, output_ids: "array[int]", now_s: float, pin: Pin | None = None
+    ) -> Settled:
+        """A turn that ran has ended well with these tokens, a stop token included. pin: of what it
+        computed; its holder is the turn from now on.
 
         dropped: those that were alive among the turns that it replaces.
         """
         turn.move(TurnMove.COMMIT)
         turn.own.extend(output_ids)
+        turn.pin = pin
         replaced: list[Turn] = []
         if turn.wish.replaces:
             for other in list(self._siblings(turn)):
@@ -146,6 +151,8 @@ class Session:
         """It is over. Only without a live turn."""
         assert self.num_live == 0, f"session {self.session_id} ends under a live turn"
         self.state = SESSION_MOVES[self.state][SessionMove.FORGET]
+        for turn in self._turns.values():
+            turn.let_go()
         self._turns.clear()
         self.roots.clear()
 
@@ -184,6 +191,7 @@ class Session:
             assert turn.parent.is_live == turn.is_held, f"{name} is {turn.state} at a wrong time"
             if not turn.is_held:
                 assert turn.num_kept <= turn.parent.num_tokens, f"{name} keeps too much"
+            assert turn.pin is None or turn.state is TurnState.DONE, f"{name} pins too soon"
 
     # ---- parts
 
@@ -204,6 +212,7 @@ class Session:
         for one in family:
             del self._turns[one.rid]
             one.move(TurnMove.DROP)
+            one.let_go()
         return live
 
     def _rest(self, num_ended: int, now_s: float) -> None:

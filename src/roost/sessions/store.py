@@ -3,6 +3,7 @@
 import math
 from array import array
 
+from roost.cache import Pin
 from roost.core.calls import OpenSession
 from roost.core.errors import QueueFull, RequestError
 from roost.core.request import RequestId, SessionTurn
@@ -76,10 +77,14 @@ class SessionStore:
         """
         return self._find(turn.wish.session_id).prepare(turn)
 
-    def commit(self, turn: Turn, output_ids: "array[int]", now_s: float) -> Settled:
-        """A turn that ran has ended well with these tokens, a stop token included."""
+    def commit(
+        self, turn: Turn, output_ids: "array[int]", now_s: float, pin: Pin | None = None
+    ) -> Settled:
+        """A turn that ran has ended well with these tokens, a stop token included. pin: of what it
+        computed, freed when the turn is gone.
+        """
         session = self._find(turn.wish.session_id)
-        settled = session.commit(turn, output_ids, now_s)
+        settled = session.commit(turn, output_ids, now_s, pin)
         self._tidy(session)
         return settled
 
@@ -131,14 +136,16 @@ class SessionStore:
             if turn.is_live
         }
 
-    def check(self) -> None:
-        """Assert that the books balance. O(turns)."""
+    def check(self) -> list[Pin]:
+        """Assert that the books balance → the pins of all turns. O(turns)."""
         assert len(self._sessions) <= self._max_sessions, "more sessions than may be"
         for session in self._sessions.values():
             session.check()
             assert not session.is_over, f"session {session.session_id} is over and kept"
             expires_s = session.expires_s
             assert expires_s is None or expires_s >= self._look_s, "nobody looks when it expires"
+        turns = (turn for session in self._sessions.values() for turn in session.turns())
+        return [turn.pin for turn in turns if turn.pin is not None]
 
     # ---- parts
 

@@ -3,6 +3,7 @@
 from array import array
 from typing import NamedTuple
 
+from roost.cache import Pin
 from roost.core.request import RequestId, SessionTurn
 from roost.sessions.tables import TURN_MOVES, TurnMove, TurnState
 
@@ -23,9 +24,23 @@ class Turn:
 
     Its whole prompt and answer are the first `num_kept` tokens of its parent's, and then `own`:
     first its new ids, then, once it is done, its answer.
+
+    pin: of what it computed, from when it is done until it is gone. num_cached: prompt tokens
+    that the cache held when it began to run.
     """
 
-    __slots__ = ("children", "num_kept", "num_new", "own", "parent", "rid", "state", "wish")
+    __slots__ = (
+        "children",
+        "num_cached",
+        "num_kept",
+        "num_new",
+        "own",
+        "parent",
+        "pin",
+        "rid",
+        "state",
+        "wish",
+    )
 
     def __init__(
         self,
@@ -42,16 +57,25 @@ class Turn:
         self.own = array("i", new_ids)
         self.num_new = len(new_ids)
         self.num_kept = 0
+        self.num_cached = 0
+        self.pin: Pin | None = None
 
     def move(self, how: TurnMove) -> None:
         state = TURN_MOVES[self.state].get(how)
         assert state is not None, f"{how} of turn {self.rid}, which is {self.state}"
         self.state = state
 
-    def start(self) -> None:
+    def start(self, num_cached: int = 0) -> None:
         """It begins to run. Again, after a retraction: no harm."""
         if self.state is not TurnState.RUNNING:
             self.move(TurnMove.START)
+            self.num_cached = num_cached
+
+    def let_go(self) -> None:
+        """Nobody will go on from it."""
+        if self.pin is not None:
+            self.pin.free()
+            self.pin = None
 
     @property
     def is_live(self) -> bool:
