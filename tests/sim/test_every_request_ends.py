@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings, target
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from tests.sim.desk import BOS_ID, Desk
-from tests.sim.fake_runner import EOS_ID, VOCAB_SIZE, alone, logprob_of
+from tests.sim.fake_runner import EOS_ID, FIRST_REPEATING_SEED, VOCAB_SIZE, alone, logprob_of
 from tests.sim.requests import request, sampling
 from tests.sim.talks import Talk, Talks
 
@@ -37,7 +37,7 @@ def wishes(most_new_tokens: int) -> st.SearchStrategy[Sampling]:
         st.integers(0, 6),
         st.sampled_from([None, EOS_ID]) | st.integers(0, VOCAB_SIZE - 1),
         st.sampled_from([False, False, True]),
-        st.integers(0, 3),
+        st.integers(0, 3) | st.integers(FIRST_REPEATING_SEED, FIRST_REPEATING_SEED + 3),
     )
 
 
@@ -61,6 +61,7 @@ class EveryRequestEnds(RuleBasedStateMachine):
         growth_tokens=st.sampled_from([0, 0, 0, 16, 128]),
         queue_timeout_s=st.sampled_from([math.inf, 4.0]),
         session_timeout_s=st.sampled_from([math.inf, 5.0]),
+        speculates=st.booleans(),
     )
     def begin(
         self,
@@ -71,6 +72,7 @@ class EveryRequestEnds(RuleBasedStateMachine):
         growth_tokens: int,
         queue_timeout_s: float,
         session_timeout_s: float,
+        speculates: bool,
     ) -> None:
         self.desk = Desk(
             num_pages=num_pages,
@@ -81,6 +83,7 @@ class EveryRequestEnds(RuleBasedStateMachine):
             growth_tokens=growth_tokens,
             queue_timeout_s=queue_timeout_s,
             session_timeout_s=session_timeout_s,
+            speculates=speculates,
         )
         for session_id in "st":
             self.open_session(session_id)
@@ -357,11 +360,17 @@ TestEveryRequestEnds.settings = settings(
     wishes=st.lists(st.tuples(st.integers(1, 30), WISHES), min_size=3, max_size=8),
     num_pages=st.integers(6, 9),
     max_step_tokens=st.integers(9, 60),
+    speculates=st.booleans(),
 )
 def test_the_answer_is_the_same_however_short_the_memory(
-    wishes: list[tuple[int, Sampling]], num_pages: int, max_step_tokens: int
+    wishes: list[tuple[int, Sampling]], num_pages: int, max_step_tokens: int, speculates: bool
 ) -> None:
-    desk = Desk(num_pages=num_pages, max_step_tokens=max_step_tokens, growth_tokens=0)
+    desk = Desk(
+        num_pages=num_pages,
+        max_step_tokens=max_step_tokens,
+        growth_tokens=0,
+        speculates=speculates,
+    )
     for i, (prompt, asked) in enumerate(wishes):
         desk.submit(request(f"r{i}", prompt, asked))
     desk.run()

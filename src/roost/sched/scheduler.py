@@ -26,6 +26,7 @@ from roost.sched.load import SchedLoad
 from roost.sched.planner import plan_slices
 from roost.sched.roster import Roster
 from roost.sched.sequence import NewStopMatcher, Sequence, TokenBytes
+from roost.sched.speculate import Speculator
 from roost.sessions import Rules, SessionStore, SessionView, Turn, is_kept
 
 
@@ -56,6 +57,7 @@ class Scheduler:
         self._token_bytes = token_bytes
         self._new_matcher = new_matcher
         self._roster = Roster(limits.max_queued)
+        self._speculator = Speculator()
         self._door = Door(kv, self._roster)
         self._sessions = SessionStore(
             Rules(limits.bos_id, limits.eos_ids, self._num_chars, limits.session_busy),
@@ -139,6 +141,8 @@ class Scheduler:
         )
         if not slices:
             return None
+        if self._limits.speculates:
+            self._speculator.add(sequences, slices, self._kv, self._limits.max_step_tokens)
         self._num_plans += 1
         plan = BatchPlan(self._num_plans, tuple(slices), tuple(copies))
         self._in_flight = _InFlight(plan, sequences)
@@ -158,6 +162,8 @@ class Scheduler:
                 seq.is_started = True
                 prompt_ids = () if seq.turn is None else seq.request.prompt_ids
                 said.append(Addressed(envelope, Started(seq.num_cached_tokens, prompt_ids)))
+            if cut.drafts and row.token_ids:
+                self._speculator.learn(seq, cut, len(row.token_ids))
             delta, ended = record(seq, row, cut.stop, now_s, self._token_bytes)
             if delta is not None:
                 self._generated_tokens_total += len(delta.token_ids)
@@ -216,6 +222,8 @@ class Scheduler:
             num_pages=self._kv.pool.num_pages,
             num_steps=self._num_plans,
             generated_tokens_total=self._generated_tokens_total,
+            num_drafts=self._speculator.num_drafts,
+            num_right_drafts=self._speculator.num_right,
         )
 
     def check(self) -> None:
