@@ -94,6 +94,7 @@ def parse_chat(body: bytes) -> ChatCall:
         prompt=chat_prompt(fields),
         sampling=sampling_of(sampling, fields.max_tokens if max_new is None else max_new),
         logprobs=wanted,
+        namespace=common.namespace,
     )
     rid = request_id(common.rid, "chatcmpl-")
     return ChatCall(

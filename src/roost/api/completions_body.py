@@ -60,7 +60,10 @@ def parse_completion(body: bytes) -> CompletionCall:
     if fields.logprobs is not None:
         wanted = LogprobsWanted(chosen=True, prompt_from=0 if has_echo else -1, top=fields.logprobs)
     rid = request_id(common.rid, "cmpl-")
-    wishes = tuple(Wish(prompt, sampling, wanted) for prompt in _prompts(fields.prompt))
+    namespace = common.namespace
+    wishes = tuple(
+        Wish(prompt, sampling, wanted, namespace=namespace) for prompt in _prompts(fields.prompt)
+    )
     return CompletionCall(
         ask=Ask(
             wishes,

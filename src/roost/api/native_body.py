@@ -7,6 +7,7 @@ from typing import Final, TypeVar
 import msgspec
 
 from roost.api.body import NOT_YET, Names, names_of, parse, refuse_named, refuse_unknown, seconds
+from roost.api.namespaces import namespace_of
 from roost.api.service import request_id
 from roost.api.session_params import session_wish
 from roost.core.errors import RequestError
@@ -33,7 +34,7 @@ _REFUSED_SAMPLING: Final = dict.fromkeys(
 # Asked of other servers; they change nothing in an answer here.
 _HARMLESS: Final = dict.fromkeys(
     (
-        *("extra_key", "cache_salt", "log_metrics", "data_parallel_rank"),
+        *("log_metrics", "data_parallel_rank"),
         *("bootstrap_port", "conversation_id"),
     ),
     "",
@@ -59,6 +60,8 @@ class GenerateBody(msgspec.Struct, frozen=True):
     session_id: str | None = None
     priority: int | None = None
     timeout: float | None = None
+    cache_salt: str | None = None
+    extra_key: str | list[str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +96,7 @@ def parse_generate(body: bytes) -> GenerateCall:
             sampling=params[i],
             logprobs=_logprobs(asked, i, count),
             rid=None if rids is None else rids[i],
+            namespace=namespace_of(asked.cache_salt, _each(asked.extra_key, i, count, "extra_key")),
         )
         for i, prompt in enumerate(prompts)
     )

@@ -7,6 +7,7 @@ import msgspec
 from msgspec import Meta
 
 from roost.api.body import NOT_YET, seconds
+from roost.api.namespaces import namespace_of
 from roost.api.session_params import session_wish
 from roost.core.errors import RequestError
 from roost.core.params import SamplingParams
@@ -62,6 +63,8 @@ class CallFields(msgspec.Struct, frozen=True):
     timeout: float | None = None
     session_params: dict[str, msgspec.Raw] | None = None
     session_id: str | None = None
+    cache_salt: str | None = None
+    extra_key: str | None = None
 
     def check(self) -> None:
         """Raises RequestError for fields that contradict each other."""
@@ -75,6 +78,11 @@ class CallFields(msgspec.Struct, frozen=True):
     def session(self) -> SessionWish | None:
         """Raises RequestError."""
         return session_wish(self.session_params, self.session_id)
+
+    @property
+    def namespace(self) -> str:
+        """Raises RequestError."""
+        return namespace_of(self.cache_salt, self.extra_key)
 
     @property
     def includes_usage(self) -> bool:

@@ -42,13 +42,14 @@ class Wish:
     """One prompt and what is wanted of it; `sampling.n` answers.
 
     rid: of this prompt's answer. With n > 1 it names the group of answers `rid_0`, `rid_1` …
-    None: from the ask's rid, or drawn.
+    None: from the ask's rid, or drawn. namespace: only those of the same one share a cache.
     """
 
     prompt: Prompt
     sampling: SamplingParams = field(default_factory=SamplingParams)
     logprobs: LogprobsWanted = NO_LOGPROBS
     rid: str | None = None
+    namespace: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,6 +55,7 @@ class Prepared:
     logprobs: LogprobsWanted
     text: TextStream
     turn: SessionTurn | None
+    namespace: str
 
 
 class Intake:
@@ -90,7 +91,9 @@ class Intake:
             for sample_index in range(wish.sampling.n):
                 own = with_answer_index(sampling, sample_index)
                 name, stream = next(answers), self._stream(own)
-                prepared.append(Prepared(name, ids, text, own, wish.logprobs, stream, turn))
+                prepared.append(
+                    Prepared(name, ids, text, own, wish.logprobs, stream, turn, wish.namespace)
+                )
         return prepared
 
     def tokens_of(

@@ -187,7 +187,12 @@ class Reception:
         answers = Answers(prepared_streams(prepared, arrival_s), self._board.leave)
         for index, (one, life) in enumerate(zip(prepared, lives, strict=True)):
             request = GenerateRequest(
-                life.envelope, one.prompt_ids, one.sampling, one.logprobs, one.turn
+                life.envelope,
+                one.prompt_ids,
+                one.sampling,
+                one.logprobs,
+                one.turn,
+                one.namespace,
             )
             self._board.send(life, request, answers, index)
         return answers
