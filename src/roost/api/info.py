@@ -92,6 +92,7 @@ def _load(service: Service) -> dict[str, object]:
         "num_running_reqs": load.num_running,
         "num_waiting_reqs": load.num_waiting,
         "num_used_tokens": load.num_used_tokens,
+        "num_cached_tokens": load.num_cached_tokens,
         "num_total_tokens": load.num_kv_tokens,
         "num_steps": load.num_steps,
         "generated_tokens_total": load.generated_tokens_total,

@@ -216,6 +216,7 @@ class Frontend:
                 num_running=load.num_running,
                 num_waiting=load.num_waiting,
                 num_used_tokens=load.num_used_tokens,
+                num_cached_tokens=load.num_cached_tokens,
                 num_kv_tokens=load.num_kv_tokens,
                 num_steps=load.num_steps,
                 num_gone=load.num_gone,

@@ -43,6 +43,7 @@ class EngineFigures:
     num_running: int = 0
     num_waiting: int = 0
     num_used_tokens: int = 0
+    num_cached_tokens: int = 0
     num_kv_tokens: int = 0
     num_steps: int = 0
     num_gone: int = 0
@@ -113,7 +114,9 @@ class Meter:
             "roost_generation_tokens", "Generated tokens, as they come.", registry=own
         )
         self._cached = Counter(
-            "roost_cached_tokens", "Prompt tokens that the cache held.", registry=own
+            "roost_cached_tokens",
+            "Of the prompt tokens of ended requests, those that the cache held.",
+            registry=own,
         )
         self._retracted = Counter(
             "roost_retractions", "Times that a request gave up its memory.", registry=own
@@ -252,6 +255,11 @@ class _Heard:
             ("running_requests", "Requests that run.", figures.num_running),
             ("waiting_requests", "Requests in the queue.", figures.num_waiting),
             ("kv_used_tokens", "KV slots in use.", figures.num_used_tokens),
+            (
+                "kv_cached_tokens",
+                "KV slots that the prefix cache keeps, in use or not.",
+                figures.num_cached_tokens,
+            ),
             ("kv_tokens", "KV slots there are.", figures.num_kv_tokens),
             ("steps", "Steps since it started.", figures.num_steps),
             ("gone_workers", "Lives of HTTP workers that it lost.", figures.num_gone),

@@ -126,6 +126,27 @@ def test_a_flush_forgets_and_says_how_much(rig: Rig) -> None:
     assert ask(rig, "/generate", GENERATE) == 0
 
 
+def test_the_rate_of_hits_follows_from_the_counters(rig: Rig) -> None:
+    for _ in range(4):
+        ask(rig, "/generate", GENERATE)
+    lines = dict(line.rsplit(" ", 1) for line in rig.get("/metrics").text.splitlines())
+    assert float(lines["roost_prompt_tokens_total"]) == 4 * (WHOLE + 1)
+    assert float(lines["roost_cached_tokens_total"]) == 3 * WHOLE
+    assert "roost_engine_kv_cached_tokens" in lines
+
+
+def test_the_load_tells_what_the_cache_keeps(rig: Rig) -> None:
+    ask(rig, "/generate", GENERATE)
+    # Heard with the next heartbeat.
+    for _ in range(500):
+        load = rig.get("/v1/loads").json()[0]
+        if load["num_cached_tokens"]:
+            break
+        rig.run(asyncio.sleep(0.01))
+    # Two full pages and a part of one; nothing runs.
+    assert (load["num_cached_tokens"], load["num_used_tokens"]) == (48, 0)
+
+
 def test_turns_of_a_session_say_what_they_found(rig: Rig) -> None:
     rig.post("/open_session", {"session_id": "s", "capacity_of_str_len": 1000})
     first = {**GENERATE, "rid": "a", "session_params": {"id": "s"}}
