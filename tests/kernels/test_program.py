@@ -175,6 +175,32 @@ def test_a_copied_page_is_as_good(pool_of: PoolOf) -> None:
     program.close()
 
 
+@pytest.mark.parametrize("kv_dtype", ["f32", "bf16"])
+def test_a_page_that_was_read_is_as_good_in_another_program(kv_dtype: str, pool_of: PoolOf) -> None:
+    model = TinyModel(Shape(kv_dtype=kv_dtype))
+    pool = pool_of(1)
+    program, other = (model.program(pool, available_isas()[-1]) for _ in range(2))
+    tokens = tokens_of(20)
+    expected = score(program, tokens, [19])
+    kept = [program.read_page(page) for page in (0, 1)]
+    assert [len(page) for page in kept] == [program.kv.page_bytes] * 2
+    score(other, tokens_of(40), [39])
+    for page, data in zip((9, 3), kept, strict=True):
+        other.write_page(page, data)
+        assert other.read_page(page) == data
+    rows = score_rows(range(1), program.vocab_size)
+    again = other.run(step([Piece(tokens, 19, 20, [9, 3])], rows))
+    np.testing.assert_array_equal(all_logprobs(again, program.vocab_size), expected[19:])
+    with pytest.raises(ValueError, match="out of range"):
+        program.read_page(256)
+    with pytest.raises(ValueError, match="out of range"):
+        program.write_page(-1, kept[0])
+    with pytest.raises(ValueError, match="another size"):
+        program.write_page(1, kept[0][:-1])
+    program.close()
+    other.close()
+
+
 def test_more_head_rows_than_a_chunk_come_in_order(pool_of: PoolOf) -> None:
     model = TinyModel(Shape())
     program = model.program(pool_of(3), available_isas()[-1], max_rows=200)

@@ -5,6 +5,7 @@ from typing import Final, Literal
 
 from tests.sim.fake_runner import EOS_ID, VOCAB_SIZE, FakeRunner, letters
 from tests.sim.requests import HERE
+from tests.sim.shelf import Shelf
 
 from roost.cache import KvCache, PagePool
 from roost.core.calls import OpenSession
@@ -36,6 +37,7 @@ class Desk:
         max_sessions: int = 1024,
         session_timeout_s: float = float("inf"),
         session_busy: Literal["wait", "refuse"] = "wait",
+        shelf: Shelf | None = None,
         speculates: bool = False,
     ) -> None:
         self.pool = PagePool(num_pages)
@@ -54,9 +56,9 @@ class Desk:
             session_busy=session_busy,
             speculates=speculates,
         )
-        self.kv = KvCache(self.pool)
+        self.kv = KvCache(self.pool, store=shelf)
         self.scheduler = Scheduler(self.kv, self.limits, letters, StopMatcher)
-        self.runner = FakeRunner(num_pages)
+        self.runner = FakeRunner(num_pages, shelf)
         self.now_s = 0.0
         self.events: dict[str, list[Event]] = {}
         self.log: list[Addressed] = []

@@ -7,6 +7,8 @@ page that was given to another, or computed twice at the wrong place, changes th
 import zlib
 from collections.abc import Callable, Sequence
 
+from tests.sim.shelf import Shelf
+
 from roost.core.events import TokenLogprob
 from roost.core.params import Sampling
 from roost.core.plan import PAGE_TOKENS, BatchPlan, Slice, SliceResult, StepResult
@@ -62,7 +64,8 @@ def alone(
 class FakeRunner:
     """Executes plans. `fail_next` makes the next step raise; a rid in `faults` gets a fault."""
 
-    def __init__(self, num_pages: int) -> None:
+    def __init__(self, num_pages: int, shelf: Shelf | None = None) -> None:
+        self._shelf = shelf or Shelf()
         self._kv = [[-1] * PAGE_TOKENS for _ in range(num_pages)]
         self.fail_next = False
         self.faults: set[str] = set()
@@ -74,18 +77,31 @@ class FakeRunner:
         if self.fail_next:
             self.fail_next = False
             raise RuntimeError("the fake runner was told to fail")
+        for saved, digest in plan.saves:
+            self._shelf.save(digest, self._kv[saved])
         for source, target in plan.copies:
             self._kv[target] = list(self._kv[source])
+        unread = self._load(plan)
         # As on the real one: everybody's keys are written before anybody attends, guesses too.
         for part in plan.slices:
             rows = (*part.tokens[part.start : part.stop], *part.drafts)
             for position, token_id in enumerate(rows, part.start):
                 page = self._kv[part.pages[position // PAGE_TOKENS]]
                 page[position % PAGE_TOKENS] = token_id
-        return StepResult(plan.number, tuple(self._row(part) for part in plan.slices))
+        return StepResult(plan.number, tuple(self._row(part) for part in plan.slices), unread)
 
     def close(self) -> None:
         self.is_closed = True
+
+    def _load(self, plan: BatchPlan) -> tuple[int, ...]:
+        unread = []
+        for page, digest in plan.loads:
+            found = self._shelf.load(digest)
+            if found is None:
+                unread.append(page)
+            else:
+                self._kv[page] = found
+        return tuple(unread)
 
     def _row(self, part: Slice) -> SliceResult:
         if part.request_id in self.faults:

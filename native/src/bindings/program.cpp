@@ -177,6 +177,33 @@ void copy_pages(BoundProgram& self, const std::vector<int64_t>& sources, const s
   }
 }
 
+uint8_t* page_of(const KvCache& kv, int64_t page) {
+  require(page >= 0 && page < kv.num_pages(), "a page is out of range");
+  return kv.page(page);
+}
+
+nb::bytes read_page(BoundProgram& self, int64_t page) {
+  const int64_t num_bytes = self.open().kv().page_bytes();
+  PyObject* made = PyBytes_FromStringAndSize(nullptr, num_bytes);
+  if (made == nullptr) throw std::bad_alloc();
+  nb::bytes data = nb::steal<nb::bytes>(made);
+  char* target = PyBytes_AsString(made);  // nobody else has it yet
+  nb::gil_scoped_release release;
+  const std::lock_guard lock(self.mutex());
+  std::memcpy(target, page_of(self.open().kv(), page), static_cast<size_t>(num_bytes));
+  return data;
+}
+
+void write_page(BoundProgram& self, int64_t page, const nb::bytes& data) {
+  const char* source = data.c_str();
+  const size_t num_bytes = data.size();
+  nb::gil_scoped_release release;
+  const std::lock_guard lock(self.mutex());
+  const KvCache& kv = self.open().kv();
+  require(num_bytes == static_cast<size_t>(kv.page_bytes()), "a page of another size");
+  std::memcpy(page_of(kv, page), source, num_bytes);
+}
+
 }  // namespace
 
 void bind_program(nb::module_& m) {
@@ -233,6 +260,8 @@ void bind_program(nb::module_& m) {
       .def("finish", [](BoundProgram& self) { self.open().finish(); })
       .def("run", &run)
       .def("copy_pages", &copy_pages)
+      .def("read_page", &read_page)
+      .def("write_page", &write_page)
       .def("close", &BoundProgram::close)
       .def_prop_ro("vocab_size", [](const BoundProgram& self) { return self.open().vocab_size(); })
       .def_prop_ro("buffer_nbytes", [](const BoundProgram& self) { return self.open().buffer_nbytes(); });

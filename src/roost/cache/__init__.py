@@ -8,6 +8,7 @@ from roost.cache.holding import Holding, KvCache, Pin
 from roost.cache.lease import Lease
 from roost.cache.pages import PagePool, pages_for
 from roost.cache.radix import Eviction, Match, PrefixTree
+from roost.cache.spill import Moves, PageStore
 
 __all__ = [
     "Eviction",
@@ -15,7 +16,9 @@ __all__ = [
     "KvCache",
     "Lease",
     "Match",
+    "Moves",
     "PagePool",
+    "PageStore",
     "Pin",
     "PrefixTree",
     "pages_for",

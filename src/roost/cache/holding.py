@@ -6,6 +6,7 @@ from typing import Literal
 from roost.cache.lease import Lease
 from roost.cache.pages import PagePool, pages_for
 from roost.cache.radix import Eviction, Match, Node, PrefixTree, num_held_above
+from roost.cache.spill import PageStore, Spill
 from roost.core.plan import PAGE_TOKENS
 
 
@@ -13,14 +14,24 @@ class KvCache:
     """Pages on lease, pages in the tree, and free ones. What the tree keeps for later gives way.
 
     prefixes: "on": what was computed is kept and found again. "off": each sequence computes all.
+    store: where pages go that the tree gives up, and come back from; None: nowhere. spill: those
+    on their way.
     """
 
     def __init__(
-        self, pool: PagePool, *, prefixes: Literal["on", "off"] = "on", eviction: Eviction = "lru"
+        self,
+        pool: PagePool,
+        *,
+        prefixes: Literal["on", "off"] = "on",
+        eviction: Eviction = "lru",
+        store: PageStore | None = None,
     ) -> None:
         self.pool = pool
         self._tree = PrefixTree(pool, eviction)
         self.keeps_prefixes = prefixes == "on"
+        self.spill: Spill | None = None
+        if store is not None and prefixes == "on":
+            self.spill = Spill(store, self._tree, pool)
 
     @property
     def num_available(self) -> int:
@@ -36,6 +47,16 @@ class KvCache:
     def num_used(self) -> int:
         """Pages that live sequences hold."""
         return self.pool.num_pages - self.num_available
+
+    @property
+    def num_stored(self) -> int:
+        """Pages in the store."""
+        return 0 if self.spill is None else self.spill.store.num_pages
+
+    @property
+    def num_fetched(self) -> int:
+        """Pages that ever came back from the store."""
+        return 0 if self.spill is None else self.spill.num_fetched
 
     def match(self, namespace: str, tokens: "array[int]", limit: int) -> Match:
         """The longest known beginning of `tokens[:limit]`."""
@@ -61,8 +82,32 @@ class KvCache:
         assert holding.lease.is_free, "pinned before it was freed"
         return Pin(self._tree, holding.node)
 
+    def fetch(self, match: Match, tokens: "array[int]", limit: int) -> bool:
+        """Have what the store knows of `tokens[:limit]` beyond the match brought back by the next
+        moves. True: it is on its way, or will be; so it is found when those that ask wait a step.
+        """
+        spill = self.spill
+        if spill is None:
+            return False
+        start = len(match.pages) * PAGE_TOKENS
+        digests = spill.beyond(match.node, tokens, start, limit)
+        if not digests:
+            return False
+        if spill.is_coming(digests[0]) or spill.num_room <= 0:
+            return True
+        digests = digests[: spill.num_room]
+        self._tree.hold(match.node)
+        pages = self.take(len(digests))
+        if pages is None:
+            self._tree.release(match.node)
+            return False
+        spill.begin(match.node, tokens, start, digests, pages)
+        return True
+
     def flush(self) -> int:
         """Forget what nobody holds → how many pages that was. The rest is not found again."""
+        if self.spill is not None:
+            self.spill.flush()
         return self._tree.flush()
 
     def take(self, num_pages: int) -> tuple[int, ...] | None:
@@ -71,8 +116,10 @@ class KvCache:
         if lacking > 0:
             if lacking > self._tree.num_evictable:
                 return None
-            num_freed = self._tree.evict(lacking)
-            assert num_freed == lacking, "pages that can be evicted are not found"
+            gone = self._tree.evict(lacking)
+            assert len(gone) == lacking, "pages that can be evicted are not found"
+            if self.spill is not None:
+                self.spill.leave(gone)
         return self.pool.take(num_pages)
 
     def give_back(self, pages: tuple[int, ...]) -> None:
@@ -83,8 +130,12 @@ class KvCache:
         """Assert that the books balance, given everything that is open, and all pins. O(pages)."""
         self.pool.check()
         pinned = None if pins is None else [pin.node for pin in pins]
-        self._tree.check([one.node for one in holdings], pinned)
+        held = [one.node for one in holdings]
         own = [page for one in holdings for page in one.lease.pages]
+        if self.spill is not None:
+            held += self.spill.held
+            own += self.spill.coming
+        self._tree.check(held, pinned)
         assert len(set(own)) == len(own), "two sequences own one page"
         assert len(own) + self._tree.num_pages == self.pool.num_leased, "a page is nobody's"
 

@@ -45,6 +45,8 @@ class Node:
     born_at: int = 0
     is_detached: bool = False
     is_gone: bool = False
+    # Of everything down to here, once it was asked for; b"": it was not.
+    digest: bytes = b""
 
     @property
     def num_tokens(self) -> int:
@@ -212,16 +214,16 @@ class PrefixTree:
         self._offer(nearest)
         return nearest, is_new
 
-    def evict(self, num_pages: int) -> int:
-        """Free so many pages that nobody holds, the least worth keeping first → how many it was."""
-        num_freed = 0
-        while num_freed < num_pages and self._heap:
+    def evict(self, num_pages: int) -> list[Node]:
+        """Free so many pages that nobody holds, the least worth keeping first → what they were."""
+        gone: list[Node] = []
+        while len(gone) < num_pages and self._heap:
             rank, _, node = heapq.heappop(self._heap)
             if node.is_gone or node.num_holds or node.children or rank != self._rank_of(node):
                 continue
             self._remove(node)
-            num_freed += 1
-        return num_freed
+            gone.append(node)
+        return gone
 
     def flush(self) -> int:
         """Forget everything → how many pages were freed. What is held is found by nobody from now

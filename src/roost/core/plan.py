@@ -72,11 +72,15 @@ class BatchPlan(msgspec.Struct, frozen=True):
     """One step. `number` counts up by one from plan to plan.
 
     copies: (from, to) KV pages to be copied before anything is computed, in this order.
+    saves, loads: (page, digest) to be kept on disk before that, and to be read from there after it.
+    There may be loads and no slices.
     """
 
     number: int
     slices: tuple[Slice, ...]
     copies: tuple[tuple[int, int], ...] = ()
+    saves: tuple[tuple[int, bytes], ...] = ()
+    loads: tuple[tuple[int, bytes], ...] = ()
 
     @property
     def num_tokens(self) -> int:
@@ -99,7 +103,10 @@ class SliceResult(msgspec.Struct, frozen=True):
 
 
 class StepResult(msgspec.Struct, frozen=True):
-    """Results in the order of the plan's slices."""
+    """Results in the order of the plan's slices. unread: pages of its loads that could not be read;
+    nobody computes with a page in the step that loads it.
+    """
 
     number: int
     results: tuple[SliceResult, ...]
+    unread: tuple[int, ...] = ()

@@ -167,6 +167,16 @@ class CpuProgram:
         """Copy KV pages, all layers, in order. Raises ValueError on a page out of range."""
         self._open().copy_pages(list(sources), list(targets))
 
+    def read_page(self, page: int) -> bytes:
+        """What a KV page holds, all layers. Raises ValueError on a page out of range."""
+        return self._open().read_page(page)
+
+    def write_page(self, page: int, data: bytes) -> None:
+        """Let a KV page hold what `read_page` gave, of any page of an equal program. Raises
+        ValueError on a page out of range and on another number of bytes.
+        """
+        self._open().write_page(page, data)
+
     def close(self) -> None:
         """Free buffers and KV pages. Twice is harmless."""
         native, self._native = self._native, None

@@ -38,7 +38,8 @@ class Door:
         """Let those at the head of the queue run while this step has tokens left for them, and
         their pages and everybody's expected growth fit → pages to copy.
 
-        One whose beginning is being computed for another waits for that, and lets others pass.
+        One whose beginning is being computed for another, or lies on disk, waits until it is there,
+        and lets others pass.
         """
         queue, running = self._roster.queue, self._roster.running
         copies: list[tuple[int, int]] = []
@@ -60,6 +61,9 @@ class Door:
             spare -= expected_pages(seq, growth_tokens) - self._kv.num_held(match)
             if spare < 0:
                 break
+            if self._kv.fetch(match, seq.tokens, seq.num_reusable):
+                num_passed += 1
+                continue
             seq.kv = self._kv.open(match, len(seq.tokens))
             assert seq.kv is not None, "spare pages that cannot be had"
             if seq.kv.copy is not None:

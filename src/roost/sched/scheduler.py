@@ -4,7 +4,7 @@ from array import array
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from roost.cache import KvCache
+from roost.cache import KvCache, Moves
 from roost.core.calls import OpenSession
 from roost.core.errors import RequestError
 from roost.core.events import Accepted, Ended, Started
@@ -139,12 +139,14 @@ class Scheduler:
         sequences, slices = plan_slices(
             self._roster.running, max_tokens=self._limits.max_step_tokens
         )
-        if not slices:
-            return None
-        if self._limits.speculates:
+        if slices and self._limits.speculates:
             self._speculator.add(sequences, slices, self._kv, self._limits.max_step_tokens)
+        spill = self._kv.spill
+        if not slices and (spill is None or not spill.coming):
+            return None
+        moves = Moves() if spill is None else spill.take_moves()
         self._num_plans += 1
-        plan = BatchPlan(self._num_plans, tuple(slices), tuple(copies))
+        plan = BatchPlan(self._num_plans, tuple(slices), tuple(copies), *moves)
         self._in_flight = _InFlight(plan, sequences)
         return plan
 
@@ -152,6 +154,8 @@ class Scheduler:
         """Record what the plan in flight came to. What ended meanwhile is passed over."""
         flight = self._take_flight(result.number)
         assert len(result.results) == len(flight.sequences), "a result is missing"
+        if self._kv.spill is not None:
+            self._kv.spill.land(result.unread)
         said: list[Addressed] = []
         for seq, cut, row in zip(flight.sequences, flight.plan.slices, result.results, strict=True):
             assert row.request_id == cut.request_id, "results in another order than the plan"
@@ -177,6 +181,8 @@ class Scheduler:
     def fail(self, number: int, now_s: float, *, message: str) -> list[Addressed]:
         """The plan in flight could not be computed: its requests end, all others go on."""
         broken = [seq for seq in self._take_flight(number).sequences if not seq.is_ended]
+        if self._kv.spill is not None:
+            self._kv.spill.land(None)
         return self._end_each(
             broken, lambda seq: endings.faulted(seq, now_s, message=message), now_s
         )
@@ -219,6 +225,8 @@ class Scheduler:
             num_waiting=len(self._roster.queue),
             num_used_pages=self._kv.num_used,
             num_cached_pages=self._kv.num_kept,
+            num_stored_pages=self._kv.num_stored,
+            num_fetched_pages=self._kv.num_fetched,
             num_pages=self._kv.pool.num_pages,
             num_steps=self._num_plans,
             generated_tokens_total=self._generated_tokens_total,

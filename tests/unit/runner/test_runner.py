@@ -3,6 +3,7 @@
 from array import array
 from collections.abc import Sequence
 
+import msgspec
 import numpy as np
 from tests.sim.requests import sampling
 
@@ -20,11 +21,21 @@ class CountingProgram:
         self.faults = faults
         self.is_closed = False
         self.copied: list[tuple[int, int]] = []
+        self.done: list[str] = []
 
     def copy_pages(self, sources: Sequence[int], targets: Sequence[int]) -> None:
         self.copied += zip(sources, targets, strict=True)
+        self.done += [f"copy {a} {b}" for a, b in zip(sources, targets, strict=True)]
+
+    def read_page(self, page: int) -> bytes:
+        self.done.append(f"read {page}")
+        return b"page"
+
+    def write_page(self, page: int, data: bytes) -> None:
+        self.done.append(f"write {page} {data!r}")
 
     def run(self, inputs: StepInputs) -> StepOutputs:
+        self.done.append("run")
         heads = inputs.heads
         num_top = max((head.num_top for head in heads), default=0)
         picked = [0 if head.picked_ids is None else len(head.picked_ids) for head in heads]
@@ -145,3 +156,48 @@ def test_closing_closes_the_program_and_what_is_below_it() -> None:
     Runner(program, below).close()
     assert program.is_closed
     assert below.is_closed
+
+
+class Drawer:
+    """A shelf of pages that are numbers: digest b"7" is page b"7"."""
+
+    def __init__(self, *digests: bytes) -> None:
+        self.kept = list(digests)
+        self.is_closed = False
+
+    def wants(self, digest: bytes) -> bool:
+        return digest not in self.kept
+
+    def write(self, digest: bytes, page: bytes) -> None:
+        self.kept.append(digest + page)
+
+    def read(self, digest: bytes) -> bytes | None:
+        return digest if digest in self.kept else None
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+def test_pages_are_saved_then_copied_then_loaded_then_computed() -> None:
+    program, drawer = CountingProgram(), Drawer(b"7")
+    runner = Runner(program, shelf=drawer)
+    plan = msgspec.structs.replace(
+        plan_of_four(),
+        copies=((3, 4),),
+        saves=((5, b"5"), (6, b"7")),
+        loads=((1, b"7"), (2, b"8")),
+    )
+    result = runner.execute(plan)
+    assert program.done == ["read 5", "copy 3 4", "write 1 b'7'", "run"]
+    assert drawer.kept == [b"7", b"5page"]
+    assert result.unread == (2,)
+    assert len(result.results) == 4
+    runner.close()
+    assert drawer.is_closed
+
+
+def test_a_plan_may_only_load() -> None:
+    program = CountingProgram()
+    result = Runner(program, shelf=Drawer(b"7")).execute(BatchPlan(9, (), loads=((1, b"7"),)))
+    assert program.done == ["write 1 b'7'"]
+    assert (result.number, result.results, result.unread) == (9, (), ())
