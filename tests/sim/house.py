@@ -287,7 +287,7 @@ class House:
             case script.ResumeIt():
                 call = calls.Resume()
             case script.Flush(timeout_s=timeout_s):
-                call, extra_s = calls.FlushCache(timeout_s), timeout_s
+                call, extra_s = calls.FlushCache(timeout_s), timeout_s or 0.0
             case script.Level(level=level):
                 call = calls.SetLogLevel(level)
             case _:

@@ -9,6 +9,7 @@ from tests.sim.asked import Asked
 from tests.sim.expected import prompts_of
 from tests.sim.fake_runner import alone
 from tests.sim.house import MAX_CONTEXT_TOKENS, House
+from tests.sim.sharing import Shared, wrong_scores
 from tests.sim.worker import Called, Worker
 
 from roost.core import calls
@@ -41,9 +42,11 @@ _NO_TURN = "Invalid request session id"
 def judge(house: House) -> list[str]:
     """What is wrong, in words; nothing when all is well."""
     wrong = _nothing_is_left(house)
+    shared = Shared(house)
     for worker in (*house.workers, *house.dead):
         for asked in worker.asked:
-            wrong += [f"{asked.rid}: {what}" for what in _of_request(house, worker, asked)]
+            found = _of_request(house, worker, asked) + _of_cache(house, shared, asked)
+            wrong += [f"{asked.rid}: {what}" for what in found]
         wrong += _of_lines(worker)
         if not house.network.losses.num and "unknown" in worker.witness.late_causes:
             wrong.append(f"{worker.origin} heard of what was never there")
@@ -67,7 +70,23 @@ def _nothing_is_left(house: House) -> list[str]:
             left.append(f"the engine holds serials of {worker.origin}")
         if worker.core.ledger.live():
             left.append(f"{worker.origin} holds {worker.core.ledger.live()}")
+    # What is left is the cache's, and of that everything can be had.
+    house.scheduler.check()
+    house.kv.flush()
+    if house.pool.num_free != house.pool.num_pages:
+        left.append(f"{house.pool.num_pages - house.pool.num_free} pages are not free")
     return left
+
+
+def _of_cache(house: House, shared: Shared, asked: Asked) -> list[str]:
+    started = [event for _, event in asked.seen if isinstance(event, Started)]
+    if not started:
+        return []
+    prompt = asked.request.prompt_ids if asked.request.turn is None else started[0].prompt_ids
+    wrong = shared.wrong_with(asked, prompt)
+    if asked.ending is not None and asked.ending.outcome in _FINISHED:
+        wrong += wrong_scores(asked, prompt)
+    return wrong
 
 
 def _of_request(house: House, worker: Worker, asked: Asked) -> list[str]:

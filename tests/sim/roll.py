@@ -5,10 +5,12 @@ from typing import Final
 
 import msgspec
 from tests.sim import script
-from tests.sim.fake_runner import EOS_ID, VOCAB_SIZE
+from tests.sim.fake_runner import EOS_ID, VOCAB_SIZE, alone
+from tests.sim.requests import sampling
 
 _NUM_SESSIONS: Final = 3
 _MODES: Final = ("abort", "retract", "in_place")
+_NAMESPACES: Final = ("", "", "", "", "a", "b")
 _LEVELS: Final = ("debug", "info", "warning", "error")
 _WAYS: Final = ("up", "down")
 
@@ -42,6 +44,8 @@ class _Roller:
         self._names: list[str] = []
         self._asks: list[script.Ask] = []
         self._turns: list[tuple[str, str]] = []
+        # What prompts may have in common.
+        self._stems = [self._letters(60) for _ in range(3)]
         self._layout = self._lay_out()
 
     def write(self, seed: int) -> script.Script:
@@ -100,7 +104,7 @@ class _Roller:
             case "resume":
                 return script.ResumeIt(front)
             case "flush":
-                return script.Flush(front, dice.choice((0.0, 2.0)))
+                return script.Flush(front, dice.choice((0.0, 2.0, None)))
             case "level":
                 return script.Level(front, dice.choice(_LEVELS))
             case "probe":
@@ -141,10 +145,13 @@ class _Roller:
     def _ask(self) -> script.Ask:
         dice = self._dice
         n = dice.choice((1, 1, 1, 1, 3))
+        prompt = self._prompt(dice.choice((2, 9, 16, 30, 33, 60)))
+        if self._asks and dice.random() < 0.2:
+            prompt = self._going_on(dice.choice(self._asks[-5:]))
         return script.Ask(
             self._front(),
             self._new_name(),
-            self._prompt(dice.choice((2, 9, 30, 60))),
+            prompt,
             new=dice.randint(0, 40),
             seed=dice.randint(0, 3),
             n=n,
@@ -152,6 +159,8 @@ class _Roller:
             timeout_s=dice.choice((None, None, None, 0.3, 2.0)),
             tokenise_s=dice.choice((0.0, 0.0, 0.0, 0.005, 0.3)),
             is_bad=dice.random() < 0.03,
+            namespace=dice.choice(_NAMESPACES),
+            scores_from=dice.choice((-1, -1, -1, 0, len(prompt) // 2, len(prompt) - 1)),
         )
 
     def _turn(self) -> script.Ask:
@@ -187,6 +196,7 @@ class _Roller:
                 drops_output=dice.random() < 0.1,
                 replaces=dice.random() < 0.1,
             ),
+            namespace=dice.choice(_NAMESPACES),
         )
 
     def _open(self) -> script.Open:
@@ -198,6 +208,20 @@ class _Roller:
         return script.Wait(self._dice.choice((0.0, 0.002, 0.02, 0.05, 0.1, 0.2, 0.4, 1.5, 6.0)))
 
     def _prompt(self, length: int) -> tuple[int, ...]:
+        """Often one that begins as others do."""
+        own = self._letters(length)
+        if self._dice.random() < 0.4:
+            return own
+        num_common = self._dice.choice((length // 2, length - 1, length))
+        return (*self._dice.choice(self._stems)[:num_common], *own[num_common:])
+
+    def _going_on(self, ask: script.Ask) -> tuple[int, ...]:
+        """As a chat without a session does: what was asked, its answer, and more."""
+        stop_ids = (EOS_ID,) if ask.stop_id is None else (ask.stop_id, EOS_ID)
+        answer = alone(ask.prompt, sampling(ask.new, seed=ask.seed, stop_ids=stop_ids))
+        return (*ask.prompt, *answer, *self._letters(3))[:100]
+
+    def _letters(self, length: int) -> tuple[int, ...]:
         return tuple(self._dice.randrange(VOCAB_SIZE - 1) for _ in range(length))
 
     def _front(self) -> int:

@@ -38,7 +38,8 @@ class Turn(msgspec.Struct, frozen=True, omit_defaults=True):
 class Ask(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     """A client asks a worker for `n` answers. name: the call's, and with n = 1 the rid.
 
-    tokenise_s: how long its prompt is prepared. is_bad: with an id that no model has.
+    tokenise_s: how long its prompt is prepared. is_bad: with an id that no model has. namespace: of
+    its cache. scores_from: from which prompt token on logprobs are wanted; −1: none.
     """
 
     front: int
@@ -52,6 +53,8 @@ class Ask(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     tokenise_s: float = 0.005
     is_bad: bool = False
     turn: Turn | None = None
+    namespace: str = ""
+    scores_from: int = -1
 
 
 class Probe(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
@@ -99,8 +102,10 @@ class ResumeIt(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
 
 
 class Flush(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
+    """timeout_s: until when nothing may live; None: it does not matter."""
+
     front: int
-    timeout_s: float = 0.0
+    timeout_s: float | None = 0.0
 
 
 class Level(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):

@@ -21,7 +21,14 @@ from tests.sim.trial import run, shrink
 FRONTS = st.integers(0, 2)
 NAMES = st.integers(0, 12).map("r{}".format)
 SESSIONS = st.sampled_from(["s0", "s1"])
-PROMPTS = st.lists(st.integers(0, 24), min_size=1, max_size=40).map(tuple)
+_LETTERS = st.lists(st.integers(0, 24), min_size=1, max_size=40).map(tuple)
+# Many begin as others do.
+PROMPTS = _LETTERS | st.builds(
+    lambda stem, length, end: (*((stem, stem + 7) * 20)[:length], *end),
+    st.integers(0, 1),
+    st.sampled_from([15, 16, 17, 32, 40]),
+    st.lists(st.integers(0, 3), min_size=1, max_size=4),
+)
 LAYOUTS = st.builds(
     script.Layout,
     num_fronts=st.just(3),
@@ -53,6 +60,8 @@ ASKS = st.builds(
     st.sampled_from([0.0, 0.3]),
     st.just(value=False),
     TURNS,
+    st.sampled_from(["", "", "a"]),
+    st.sampled_from([-1, -1, 0]),
 )
 CALLS = st.one_of(
     st.builds(script.AbortCall, FRONTS, NAMES | st.none()),
@@ -60,7 +69,7 @@ CALLS = st.one_of(
     st.builds(script.Close, FRONTS, SESSIONS),
     st.builds(script.PauseIt, FRONTS, st.sampled_from(["abort", "retract", "in_place"])),
     st.builds(script.ResumeIt, FRONTS),
-    st.builds(script.Flush, FRONTS, st.sampled_from([0.0, 2.0])),
+    st.builds(script.Flush, FRONTS, st.sampled_from([0.0, 2.0, None])),
     st.builds(script.Level, FRONTS, st.sampled_from(["debug", "error"])),
 )
 TROUBLES = st.one_of(

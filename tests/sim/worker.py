@@ -18,13 +18,13 @@ from roost.core.calls import Abort, Call
 from roost.core.errors import QueueFull, RequestError
 from roost.core.events import Ended, Event
 from roost.core.outcome import Outcome
-from roost.core.params import Sampling
 from roost.core.refusal import ending_of
 from roost.core.request import (
     HEALTH_PREFIX,
     NO_LOGPROBS,
     Envelope,
     GenerateRequest,
+    LogprobsWanted,
     Origin,
     RequestId,
     SessionTurn,
@@ -137,7 +137,11 @@ class Worker:
         envelope = Envelope(
             rid, self.origin, self.core.next_serial(), now_s, now_s + _PROBE_TIMEOUT_S, 0, ""
         )
-        asks = [self._keep(Asked(envelope, _request(envelope, (1,), sampling(1)), action))]
+        asks = [
+            self._keep(
+                Asked(envelope, GenerateRequest(envelope, (1,), sampling(1), NO_LOGPROBS), action)
+            )
+        ]
         if self._open(asks, is_probe=True):
             self._go(asks)
         return asks
@@ -222,7 +226,9 @@ class Worker:
         wanted = sampling(action.new, seed=action.seed + index, stop_ids=(*stop_ids, EOS_ID))
         prompt = (*action.prompt, VOCAB_SIZE) if action.is_bad else action.prompt
         turn = action.turn
-        request = _request(envelope, prompt, wanted, None if turn is None else _turn(turn))
+        scores = LogprobsWanted(prompt_from=action.scores_from)
+        whole = None if turn is None else _turn(turn)
+        request = GenerateRequest(envelope, prompt, wanted, scores, whole, action.namespace)
         return self._keep(Asked(envelope, request, action))
 
     def _keep(self, asked: Asked) -> Asked:
@@ -330,9 +336,3 @@ def _turn(turn: script.Turn) -> SessionTurn:
         turn.drops_output,
         turn.replaces,
     )
-
-
-def _request(
-    envelope: Envelope, prompt: tuple[int, ...], wanted: Sampling, turn: SessionTurn | None = None
-) -> GenerateRequest:
-    return GenerateRequest(envelope, prompt, wanted, NO_LOGPROBS, turn)
