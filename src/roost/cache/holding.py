@@ -3,6 +3,7 @@
 from array import array
 from typing import Literal
 
+from roost.cache.following import following
 from roost.cache.lease import Lease
 from roost.cache.pages import PagePool, pages_for
 from roost.cache.radix import Eviction, Match, Node, PrefixTree, num_held_above
@@ -192,6 +193,10 @@ class Holding:
             return False
         self.pages = (*self._shared, *self.lease.pages)
         return True
+
+    def guess(self, tokens: "array[int]", most: int) -> "array[int]":
+        """Up to `most` tokens that came next in another sequence of this beginning."""
+        return following(self.node, tokens[len(self._shared) * PAGE_TOKENS :].tobytes(), most)
 
     def settle(self, tokens: "array[int]", num_computed: int) -> None:
         """Enter the pages that are full by now, so that others find them."""

@@ -73,10 +73,10 @@ class Speculator:
                 continue
             if seq.lookup is None:
                 seq.lookup = Lookup()
-            drafts = seq.lookup.draft(seq.tokens, (), best, most)
+            assert seq.kv is not None, "it decodes without pages"
+            drafts = seq.lookup.draft(seq.tokens, seq.kv.guess(seq.tokens, most), best, most)
             drafts = drafts[: _room(seq, kv, len(drafts), len(sequences))]
             if drafts:
-                assert seq.kv is not None, "drafts without pages"
                 left -= len(drafts)
                 slices[index] = msgspec.structs.replace(part, drafts=drafts, pages=seq.kv.pages)
 

@@ -111,6 +111,18 @@ def test_only_right_tokens_are_found_by_others() -> None:
     assert desk.tokens("b") == alone((*whole, 3), sampling(5))
 
 
+def test_an_answer_that_was_given_before_is_guessed() -> None:
+    asked = sampling(60)
+    desk = Desk(speculates=True)
+    for rid in ("a", "b"):
+        desk.submit(request(rid, PROMPT, asked))
+        desk.run()
+        assert desk.tokens(rid) == alone(PROMPT, asked)
+    steps = [sum(p.slices[0].request_id == rid for p in desk.runner.plans) for rid in ("a", "b")]
+    assert steps[0] > 50
+    assert steps[1] < 15
+
+
 def test_a_wide_step_has_no_drafts() -> None:
     desk = Desk(num_pages=200, max_running=16, max_step_tokens=64, speculates=True)
     for i in range(9):
