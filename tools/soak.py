@@ -58,6 +58,7 @@ def _run(seed: int, most_requests: int, judge: Judge, tally: _Tally) -> bool:
     tally.counts["requests"] += len(bench.asked)
     tally.counts["retractions"] += bench.num_retractions
     tally.counts["cached tokens"] += bench.num_cached_tokens
+    tally.counts["right guesses"] += bench.num_right_drafts
     return True
 
 

@@ -23,7 +23,7 @@ HERE = Origin(0, 1)
 CONTEXT_TOKENS = 1024
 # What every engine starts from; each test says what it has otherwise.
 _PLAIN = {"max_total_tokens": 2048}
-_ALONE: dict[str, object] = {"threads": 1, "prefix_cache": "off", "max_step_tokens": 512}
+_ALONE: dict[str, object] = {"threads": 1, "prefix_cache": "off", "speculate": "off"}
 
 
 @dataclass
@@ -148,7 +148,13 @@ class Bench:
         return sum(one.usage.num_retractions for one in ended if one is not None)
 
     @property
+    def num_right_drafts(self) -> int:
+        """Tokens that were guessed, and right."""
+        return self.loop._scheduler.load().num_right_drafts
+
+    @property
     def num_cached_tokens(self) -> int:
+        """Tokens of prompts that were not computed again."""
         return sum(max(answer.num_cached_tokens, 0) for answer in self.answers.values())
 
 

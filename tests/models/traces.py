@@ -119,6 +119,7 @@ def trace_of(seed: int, most_requests: int = 64) -> Trace:
         "max_running_requests": drawn.choice((2, 8, 64)),
         "prefix_cache": drawn.choice(("on", "on", "on", "off")),
         "eviction": drawn.choice(("lru", "lfu", "fifo")),
+        "speculate": drawn.choice(("ngram", "ngram", "off")),
     }
     num_steps = drawn.choice((1, 10, 60))
     arrivals: list[list[int]] = [[] for _ in range(num_steps)]
