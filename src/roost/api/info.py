@@ -93,6 +93,7 @@ def _load(service: Service) -> dict[str, object]:
         "num_waiting_reqs": load.num_waiting,
         "num_used_tokens": load.num_used_tokens,
         "num_cached_tokens": load.num_cached_tokens,
+        "num_disk_tokens": load.num_disk_tokens,
         "num_total_tokens": load.num_kv_tokens,
         "num_steps": load.num_steps,
         "generated_tokens_total": load.generated_tokens_total,

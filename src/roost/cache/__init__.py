@@ -4,6 +4,8 @@ Takes tokens, and what of them was computed. Gives holdings of pages, each freed
 and the longest known beginning of a prompt.
 """
 
+from roost.cache.disk import DiskPages, identity_of
+from roost.cache.disk_place import DiskPlace, disk_place
 from roost.cache.holding import Holding, KvCache, Pin
 from roost.cache.lease import Lease
 from roost.cache.pages import PagePool, pages_for
@@ -11,6 +13,8 @@ from roost.cache.radix import Eviction, Match, PrefixTree
 from roost.cache.spill import Moves, PageStore
 
 __all__ = [
+    "DiskPages",
+    "DiskPlace",
     "Eviction",
     "Holding",
     "KvCache",
@@ -21,5 +25,7 @@ __all__ = [
     "PageStore",
     "Pin",
     "PrefixTree",
+    "disk_place",
+    "identity_of",
     "pages_for",
 ]

@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
+KvDtype = Literal["bf16", "f32", "int8"]
 _Count = Annotated[int, Meta(ge=1)]
 _Seconds = Annotated[float, Meta(gt=0)]
 
@@ -112,7 +113,11 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         Meta(description="Instruction set of the kernels. Default: the best this machine has."),
     ] = None
     kv_dtype: Annotated[
-        Literal["bf16", "f32"], Meta(description="Type in which keys and values are kept.")
+        KvDtype,
+        Meta(
+            description="Type in which keys and values are kept. int8, with scales for each token "
+            "and head, takes little more than half of bf16's memory."
+        ),
     ] = "bf16"
     max_running_requests: Annotated[
         int, Meta(ge=1, le=4096, description="Most requests that run in one step.")
@@ -131,6 +136,13 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             "often, or came first."
         ),
     ] = "lru"
+    kv_disk: Annotated[
+        str | None,
+        Meta(
+            description="`DIR:SIZE`, as in `/var/cache/kv:2GiB`: what the prefix cache gives up is "
+            "kept there, and read back when wanted, also by the next server. Default: nowhere."
+        ),
+    ] = None
     speculate: Annotated[
         Literal["ngram", "off"],
         Meta(

@@ -221,6 +221,8 @@ class Frontend:
                 num_steps=load.num_steps,
                 num_gone=load.num_gone,
                 num_undelivered=load.num_undelivered,
+                num_disk_tokens=load.num_disk_tokens,
+                disk_read_tokens=load.disk_read_tokens_total,
                 num_malformed=self._channel.num_malformed,
             ),
         )

@@ -49,6 +49,8 @@ class EngineFigures:
     num_gone: int = 0
     num_undelivered: int = 0
     num_malformed: int = 0
+    num_disk_tokens: int = 0
+    disk_read_tokens: int = 0
 
 
 @dataclass(slots=True)
@@ -261,6 +263,12 @@ class _Heard:
                 figures.num_cached_tokens,
             ),
             ("kv_tokens", "KV slots there are.", figures.num_kv_tokens),
+            ("disk_kv_tokens", "KV slots that are kept on disk.", figures.num_disk_tokens),
+            (
+                "disk_kv_read_tokens",
+                "KV slots that came back from disk since it started.",
+                figures.disk_read_tokens,
+            ),
             ("steps", "Steps since it started.", figures.num_steps),
             ("gone_workers", "Lives of HTTP workers that it lost.", figures.num_gone),
             ("undelivered_outputs", "Outputs that reached nobody.", figures.num_undelivered),

@@ -2,9 +2,11 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
 
+import roost
+from roost.cache import DiskPages, DiskPlace, identity_of
 from roost.core.plan import PAGE_TOKENS
+from roost.core.settings import KvDtype
 from roost.kernels import ThreadPool, choose_isa, usable_cores
 from roost.models import LoadedModel
 from roost.programs import CpuBuilder, KvShape
@@ -16,16 +18,19 @@ from roost.runner.runner import Runner
 class RunnerOptions:
     """What is asked for; None: the best choice of the machine or model.
 
-    max_context_tokens is settled by the caller: it is at most the model's.
+    max_context_tokens is settled by the caller: it is at most the model's. kv_disk: where pages are
+    kept that the cache gives up. identity: of the weights as they are loaded.
     """
 
     max_context_tokens: int
     max_running: int
     max_step_tokens: int
-    kv_dtype: Literal["bf16", "f32"] = "bf16"
+    identity: str = ""
+    kv_dtype: KvDtype = "bf16"
     isa: str | None = None
     num_threads: int | None = None
     kv_tokens: int | None = None
+    kv_disk: DiskPlace | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +42,7 @@ class BuiltRunner:
     isa: str
     num_threads: int
     why: tuple[str, ...]
+    store: DiskPages | None = None
 
 
 def build_runner(
@@ -45,7 +51,7 @@ def build_runner(
     """Record `model` for this machine's CPU, with as large a KV cache as `measure` leaves room for.
 
     Raises ModelError when the cache does not fit, ConfigError for an instruction set that this
-    machine lacks.
+    machine lacks, and for a place on disk that cannot be used.
     """
     traits = model.traits
     isa = choose_isa(options.isa)
@@ -73,13 +79,28 @@ def build_runner(
         )
         model.record(builder)
         program = builder.finish()
+        store = _store(options, shape, isa)
     except BaseException:
         pool.close()
         raise
     why = (
         f"isa {isa}: " + ("as asked" if options.isa else "the best of this machine"),
         f"threads {num_threads}: {threads_why}",
-        f"KV cache {kv.why}",
+        f"KV cache {options.kv_dtype}, {kv.why}",
         *model.notes,
     )
-    return BuiltRunner(Runner(program, pool), kv, isa, num_threads, why)
+    if store is not None:
+        why += (f"KV on disk: {store.num_pages * PAGE_TOKENS} tokens are there",)
+    runner = Runner(program, pool, shelf=store)
+    return BuiltRunner(runner, kv, isa, num_threads, why, store)
+
+
+def _store(options: RunnerOptions, shape: KvShape, isa: str) -> DiskPages | None:
+    """Raises ConfigError. What is kept is read again where it would be computed again to the bit:
+    by this version of roost, with these weights, on these instructions.
+    """
+    place = options.kv_disk
+    if place is None:
+        return None
+    identity = identity_of(roost.__version__, options.identity, isa, repr(shape))
+    return DiskPages(place.folder, place.max_bytes, shape.page_bytes, identity)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from roost.cache import KvCache, PagePool
+from roost.cache import KvCache, PagePool, disk_place
 from roost.core.clock import Clock
 from roost.core.config import ServeConfig
 from roost.core.errors import ConfigError
@@ -68,7 +68,7 @@ def build_worker(config: ServeConfig, channel: EngineSide, around: Surroundings)
             on_progress=around.on_progress,
         ),
     )
-    options = _options(config, model)
+    options = _options(config, model, files.identity())
     built = build_runner(model, options, around.measure_memory)
     for line in built.why:
         _log.info("%s", line)
@@ -77,6 +77,7 @@ def build_worker(config: ServeConfig, channel: EngineSide, around: Surroundings)
         PagePool(built.kv.num_pages),
         prefixes=config.engine.prefix_cache,
         eviction=config.engine.eviction,
+        store=built.store,
     )
     scheduler = Scheduler(kv, limits, _token_bytes(tokens), StopMatcher)
     facts = _facts(files, limits, built, tokens, options.kv_dtype)
@@ -104,13 +105,15 @@ def _token_bytes(tokens: TokenTable) -> TokenBytes:
     return token_bytes
 
 
-def _options(config: ServeConfig, model: LoadedModel) -> RunnerOptions:
-    """Wishes and the model's limits → facts. Raises ConfigError."""
+def _options(config: ServeConfig, model: LoadedModel, identity: str) -> RunnerOptions:
+    """Wishes and the model's limits → facts. Raises ConfigError. identity: of the model's files."""
     most = model.traits.max_context_tokens
     asked = config.model.context_length
     if asked is not None and asked > most:
         raise ConfigError(f"context_length={asked}: this model takes at most {most} tokens")
     engine = config.engine
+    if engine.kv_disk is not None and engine.prefix_cache == "off":
+        raise ConfigError("kv_disk is of no use while prefix_cache is off")
     room = max(1, engine.max_step_tokens - _LEAST_PREFILL_TOKENS)
     max_running = min(engine.max_running_requests, room)
     if max_running < engine.max_running_requests:
@@ -128,6 +131,8 @@ def _options(config: ServeConfig, model: LoadedModel) -> RunnerOptions:
         isa=engine.isa,
         num_threads=engine.threads,
         kv_tokens=engine.max_total_tokens,
+        identity=f"{identity} {config.model.quantize}",
+        kv_disk=None if engine.kv_disk is None else disk_place(engine.kv_disk),
     )
 
 

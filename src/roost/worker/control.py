@@ -50,6 +50,8 @@ def load_of(scheduler: Scheduler, outbox: Outbox) -> Load:
         generated_tokens_total=load.generated_tokens_total,
         num_gone=outbox.num_gone,
         num_undelivered=outbox.num_undelivered,
+        num_disk_tokens=load.num_stored_pages * PAGE_TOKENS,
+        disk_read_tokens_total=load.num_fetched_pages * PAGE_TOKENS,
     )
 
 

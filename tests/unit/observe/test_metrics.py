@@ -137,6 +137,8 @@ def test_every_series_is_there_from_the_start_and_of_the_right_type() -> None:
         "roost_engine_running_requests": "gauge",
         "roost_engine_waiting_requests": "gauge",
         "roost_engine_kv_used_tokens": "gauge",
+        "roost_engine_disk_kv_read_tokens": "gauge",
+        "roost_engine_disk_kv_tokens": "gauge",
         "roost_engine_kv_cached_tokens": "gauge",
         "roost_engine_kv_tokens": "gauge",
         "roost_engine_steps": "gauge",
