@@ -45,6 +45,8 @@ class Node:
     born_at: int = 0
     is_detached: bool = False
     is_gone: bool = False
+    # What took its place, and with that its pins.
+    heir: "Node | None" = None
     # Of everything down to here, once it was asked for; b"": it was not.
     digest: bytes = b""
 
@@ -175,7 +177,7 @@ class PrefixTree:
 
     def unpin(self, node: Node) -> None:
         """Take back a `pin`."""
-        for one in _upwards(node):
+        for one in _upwards(_latest(node)):
             assert one.num_pins > 0, "unpinned what was not pinned"
             one.num_pins -= 1
             # The page itself may be gone; then it is one above it that can be evicted.
@@ -267,7 +269,7 @@ class PrefixTree:
             counts = Counter(id(one) for node in held for one in _upwards(node))
             assert all(n.num_holds == counts[id(n)] for n in nodes), "a page is held by nobody"
         if pinned is not None:
-            counts = Counter(id(one) for node in pinned for one in _upwards(node))
+            counts = Counter(id(one) for node in pinned for one in _upwards(_latest(node)))
             assert all(n.num_pins == counts[id(n)] for n in nodes), "a page is pinned by nobody"
 
     def _forget(self, root: Node) -> None:
@@ -282,7 +284,9 @@ class PrefixTree:
         # A tail that this page begins with says nothing that this one does not.
         at = bisect_left(parent.sorted_keys, key)
         if at and key.startswith(parent.sorted_keys[at - 1]):
-            self._remove(parent.children[parent.sorted_keys[at - 1]])
+            tail = parent.children[parent.sorted_keys[at - 1]]
+            tail.heir, node.num_pins = node, tail.num_pins
+            self._remove(tail)
         if parent.is_root and parent.is_detached and not parent.children:
             self._detached.append(parent)
         parent.children[key] = node
@@ -345,6 +349,13 @@ def _upwards(node: Node) -> Iterator[Node]:
     while at is not None and at.parent is not None:
         yield at
         at = at.parent
+
+
+def _latest(node: Node) -> Node:
+    """What has the tokens of a page now."""
+    while node.heir is not None:
+        node = node.heir
+    return node
 
 
 def num_held_above(node: Node) -> int:
