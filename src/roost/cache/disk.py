@@ -259,7 +259,7 @@ class DiskPages:
 def _lock(folder: Path) -> int:
     """The lock of a folder, which is made if there is none. Raises ConfigError."""
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(0o700, parents=True, exist_ok=True)
         fd = os.open(folder / _LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
         raise ConfigError(f"kv_disk: {folder} cannot be used: {error.strerror}") from None

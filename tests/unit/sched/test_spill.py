@@ -119,7 +119,7 @@ def test_others_go_on_while_a_beginning_is_read() -> None:
 
 
 def test_a_step_reads_no_more_than_it_may() -> None:
-    """A page is of 7 MiB here, so a step may read two."""
+    """A page is of 3 MiB here, so a step may read two."""
     shelf = Shelf()
     desk = Desk(num_pages=8, shelf=shelf)
     ask(desk, "a", prompt(0, 90))
@@ -129,7 +129,7 @@ def test_a_step_reads_no_more_than_it_may() -> None:
         def __init__(self) -> None:
             super().__init__()
             self.pages = dict(shelf.pages)
-            self.page_bytes = 7 << 20
+            self.page_bytes = 3 << 20
 
     other = Desk(shelf=Large())
     other.submit(request("a", tuple(prompt(0, 90)), sampling(2)))
