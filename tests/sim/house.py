@@ -86,6 +86,7 @@ class House:
             max_sessions=layout.max_sessions,
             session_timeout_s=layout.session_timeout_s,
             session_busy=layout.session_busy,
+            speculates=layout.speculates,
         )
         self.kv = KvCache(self.pool)
         self.scheduler = Scheduler(self.kv, limits, letters, StopMatcher)

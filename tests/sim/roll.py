@@ -5,11 +5,12 @@ from typing import Final
 
 import msgspec
 from tests.sim import script
-from tests.sim.fake_runner import EOS_ID, VOCAB_SIZE, alone
+from tests.sim.fake_runner import EOS_ID, FIRST_REPEATING_SEED, VOCAB_SIZE, alone
 from tests.sim.requests import sampling
 
 _NUM_SESSIONS: Final = 3
 _MODES: Final = ("abort", "retract", "in_place")
+_SEEDS: Final = (0, 1, 2, 3, *range(FIRST_REPEATING_SEED, FIRST_REPEATING_SEED + 4))
 _NAMESPACES: Final = ("", "", "", "", "a", "b")
 _LEVELS: Final = ("debug", "info", "warning", "error")
 _WAYS: Final = ("up", "down")
@@ -75,6 +76,7 @@ class _Roller:
             session_timeout_s=pick((30.0, 30.0, 30.0, 2.0)),
             max_sessions=pick((1, 4, 4, 4, 4, 4)),
             session_busy=pick(("wait", "wait", "refuse")),
+            speculates=pick((False, True)),
         )
 
     def _action(self, what: str) -> script.Action:
@@ -153,7 +155,7 @@ class _Roller:
             self._new_name(),
             prompt,
             new=dice.randint(0, 40),
-            seed=dice.randint(0, 3),
+            seed=dice.choice(_SEEDS),
             n=n,
             stop_id=dice.choice((None, None, 7)),
             timeout_s=dice.choice((None, None, None, 0.3, 2.0)),
@@ -186,7 +188,7 @@ class _Roller:
             name,
             prompt,
             new=dice.randint(0, 12),
-            seed=dice.randint(0, 3),
+            seed=dice.choice(_SEEDS),
             timeout_s=dice.choice((None, None, None, None, 1.0)),
             tokenise_s=dice.choice((0.0, 0.0, 0.0, 0.005, 0.3)),
             turn=script.Turn(

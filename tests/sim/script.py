@@ -23,6 +23,7 @@ class Layout(msgspec.Struct, frozen=True):
     session_timeout_s: float = 30.0
     max_sessions: int = 4
     session_busy: Literal["wait", "refuse"] = "wait"
+    speculates: bool = False
 
 
 class Turn(msgspec.Struct, frozen=True, omit_defaults=True):

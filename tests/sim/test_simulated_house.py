@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from tests.sim import script
-from tests.sim.fake_runner import EOS_ID, alone
+from tests.sim.fake_runner import EOS_ID, FIRST_REPEATING_SEED, alone
 from tests.sim.house import House
 from tests.sim.judgement import judge
 from tests.sim.requests import sampling
@@ -38,6 +38,7 @@ LAYOUTS = st.builds(
     step_s=st.sampled_from([0.01, 0.1]),
     spread_s=st.sampled_from([0.001, 0.1]),
     session_busy=st.sampled_from(["wait", "wait", "refuse"]),
+    speculates=st.booleans(),
 )
 TURNS = st.none() | st.builds(
     script.Turn,
@@ -53,7 +54,7 @@ ASKS = st.builds(
     NAMES,
     PROMPTS,
     st.integers(0, 30),
-    st.integers(0, 3),
+    st.integers(0, 3) | st.integers(FIRST_REPEATING_SEED, FIRST_REPEATING_SEED + 3),
     st.sampled_from([1, 1, 1, 3]),
     st.none() | st.integers(0, 24),
     st.sampled_from([None, None, 2.0]),
