@@ -1,6 +1,6 @@
 """Speed of whole steps of a model of SmolLM2-135M's shape with random 4-bit weights.
 
-    python -m bench.program [--threads N] [--isa NAME]
+    python -m bench.program [--threads N] [--isa NAME] [--kv-dtype NAME]
 
 Prints prefill tokens/s (a 2,048-token prompt in chunks of 512) and decode tokens/s by batch size
 and context length, greedy and sampled. One line each: the best of several runs.
@@ -8,10 +8,12 @@ and context length, greedy and sampled. One line each: the best of several runs.
 
 import argparse
 import time
+import typing
 from collections.abc import Callable
 
 import numpy as np
 
+from roost.core.settings import KvDtype
 from roost.kernels import PackedMatrix, ThreadPool, Vector, choose_isa, usable_cores
 from roost.programs import (
     AttentionSpec,
@@ -39,14 +41,14 @@ def random_matrix(rng: np.random.Generator, ggml_type: int, rows: int, cols: int
     return PackedMatrix.pack(ggml_type, blocks.reshape(-1), rows, cols)
 
 
-def build(isa: str, pool: ThreadPool) -> CpuProgram:
+def build(isa: str, pool: ThreadPool, kv_dtype: KvDtype) -> CpuProgram:
     rng = np.random.default_rng(0)
     b = CpuBuilder(
         max_rows=640,
         max_logits_rows=640,
         isa=isa,
         pool=pool,
-        kv=KvShape(LAYERS, KV_HEADS, HEAD_DIM),
+        kv=KvShape(LAYERS, KV_HEADS, HEAD_DIM, kv_dtype),
         num_pages=64 * 160,
         max_context_tokens=MAX_CONTEXT,
     )
@@ -100,12 +102,15 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--threads", type=int, default=usable_cores()[0])
     parser.add_argument("--isa", default=None)
+    parser.add_argument("--kv-dtype", choices=typing.get_args(KvDtype), default="bf16")
     args = parser.parse_args()
     isa = choose_isa(args.isa)
     pool = ThreadPool(args.threads)
-    program = build(isa, pool)
+    program = build(isa, pool, args.kv_dtype)
     greedy = RowSampling()
-    print(f"{isa}, {args.threads} threads, buffers {program.nbytes / 1e6:.0f} MB")
+    print(
+        f"{isa}, {args.threads} threads, KV {args.kv_dtype}, buffers {program.nbytes / 1e6:.0f} MB"
+    )
     chunks = [step(1, at, at + 512, greedy) for at in range(0, 2048, 512)]
     seconds = best_s(lambda: [program.run(chunk) for chunk in chunks], 3)
     print(f"prefill 2048: {2048 / seconds:8.0f} tokens/s")

@@ -25,14 +25,16 @@ class KvCache {
   int64_t nbytes() const { return num_pages_ * page_bytes_; }
 
   uint8_t* page(int64_t page) const { return memory_.data() + page * page_bytes_; }
-  // Offset within a page of a layer's K (V: `half_bytes` on) of one head.
-  int64_t head_offset(int64_t layer, int64_t head) const { return layer * 2 * half_bytes_ + head * head_bytes_; }
-  int64_t half_bytes() const { return half_bytes_; }
+  // Offsets within a page of a layer's K and V of one head.
+  int64_t k_offset(int64_t layer, int64_t head) const {
+    return layer * num_kv_heads_ * (k_bytes_ + v_bytes_) + head * k_bytes_;
+  }
+  int64_t v_offset(int64_t layer, int64_t head) const { return k_offset(layer, num_kv_heads_) + head * v_bytes_; }
 
  private:
   int64_t num_pages_, num_layers_, num_kv_heads_, head_dim_;
   KvType type_;
-  int64_t head_bytes_, half_bytes_, page_bytes_;
+  int64_t k_bytes_, v_bytes_, page_bytes_;
   LazyMemory memory_;
 };
 

@@ -10,7 +10,7 @@ namespace roost {
 
 enum class RopeStyle : int32_t { kInterleaved = 0, kHalf = 1 };
 enum class Activation : int32_t { kSilu = 0, kGeluTanh = 1 };
-enum class KvType : int32_t { kBf16 = 0, kF32 = 1 };
+enum class KvType : int32_t { kBf16 = 0, kF32 = 1, kInt8 = 2 };
 
 // KV is reduced in splits of this many tokens, counted from position 0 of the sequence.
 constexpr int64_t kSplitTokens = 512;
@@ -23,11 +23,28 @@ constexpr int64_t kRunPages = 4;
 // One token's K or V of one head, into its page.
 //   bf16: K [head_dim / 2][16 tokens][2], V [8 token pairs][head_dim][2]
 //   f32:  K [head_dim][16 tokens],        V [16 tokens][head_dim]
+//   int8: codes laid out like f32, then f32 scales: of K [groups of 32 values][16 tokens], of V [16 tokens];
+//         x ≈ code · scale
 struct KvHeadPage {
   uint8_t* data;
   int64_t head_dim;
   KvType type;
 };
+
+// Values of K that share a scale. A few channels of K are far larger than the others (in V they are
+// not): with one scale for a head of 256, the others would keep 4 of their 8 bits.
+constexpr int64_t kKeyGroup = 32;
+
+// Where the scales of an int8 head page begin, and the bytes of a head page of K and of V.
+static inline constexpr int64_t kv_code_bytes(int64_t head_dim) { return head_dim * 16; }
+static inline constexpr int64_t v_head_bytes(int64_t head_dim, KvType type) {
+  if (type == KvType::kInt8) return kv_code_bytes(head_dim) + 16 * 4;
+  return head_dim * 16 * (type == KvType::kBf16 ? 2 : 4);
+}
+static inline constexpr int64_t k_head_bytes(int64_t head_dim, KvType type) {
+  if (type != KvType::kInt8) return v_head_bytes(head_dim, type);
+  return kv_code_bytes(head_dim) + (head_dim + kKeyGroup - 1) / kKeyGroup * 16 * 4;
+}
 
 // Causal attention of `num_rows` consecutive tokens of a sequence, for the query heads that share
 // one KV head, over splits [split_begin, split_end) of the context.

@@ -150,7 +150,7 @@ void HeadsOp::one_row(const OpContext& c, int64_t row) const {
         continue;
       }
       const bool is_k = part.sink == Sink::kK;
-      const int64_t offset = kv.head_offset(layer_, head) + (is_k ? 0 : kv.half_bytes());
+      const int64_t offset = is_k ? kv.k_offset(layer_, head) : kv.v_offset(layer_, head);
       uint8_t* page = kv.page(c.step.row_pages[static_cast<size_t>(row)]) + offset;
       const KvHeadPage to{page, part.head_dim, kv.type()};
       (is_k ? ops.store_k : ops.store_v)(from, to, position % kPageTokens);
@@ -178,8 +178,8 @@ AttentionTask AttentionOp::task(const OpContext& c, const AttentionPlan& plan, c
   t.window = window_;
   t.scale = scale_;
   t.type = kv.type();
-  t.k = kv.page(0) + kv.head_offset(layer_, kv_head);
-  t.v = t.k + kv.half_bytes();
+  t.k = kv.page(0) + kv.k_offset(layer_, kv_head);
+  t.v = kv.page(0) + kv.v_offset(layer_, kv_head);
   t.page_stride = kv.page_bytes();
   t.pages = c.step.in->pages + c.step.in->page_offsets[piece.slice];
   t.split_begin = piece.split_begin;

@@ -261,6 +261,11 @@ inline F cvtph_ps(__m256i a) {
   _mm256_storeu_ps(reinterpret_cast<float*>(out.bytes) + 8, _mm256_cvtph_ps(_mm256_extracti128_si256(a, 1)));
   return out;
 }
+inline I cvtepi8_epi32(__m128i a) {
+  int8_t x[16];
+  std::memcpy(x, &a, sizeof(x));
+  return build<I, int32_t>([&](unsigned i) { return x[i]; });
+}
 inline I cvtepu16_epi32(__m256i a) {
   uint16_t x[16];
   std::memcpy(x, &a, sizeof(x));
@@ -304,6 +309,7 @@ inline __m256i extracti64x4_epi64(const I& a, int half) {
 #define _mm512_cmp_ps_mask ::roost_emulated::cmp_ps_mask
 #define _mm512_cmpeq_epi32_mask ::roost_emulated::cmpeq_epi32_mask
 #define _mm512_cmpgt_epi32_mask ::roost_emulated::cmpgt_epi32_mask
+#define _mm512_cvtepi8_epi32 ::roost_emulated::cvtepi8_epi32
 #define _mm512_cvtepi32_epi16 ::roost_emulated::cvtepi32_epi16
 #define _mm512_cvtepi32_epi8 ::roost_emulated::cvtepi32_epi8
 #define _mm512_cvtepi32_ps ::roost_emulated::cvtepi32_ps

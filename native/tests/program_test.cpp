@@ -54,9 +54,9 @@ struct Model {
   Packed down = pack_q8(kHidden, kFfn);
   std::vector<float> ones = std::vector<float>(kHidden, 1.0f);
 
-  std::unique_ptr<Program> record(Isa isa, ThreadPool& pool) const {
+  std::unique_ptr<Program> record(Isa isa, ThreadPool& pool, KvType kv) const {
     auto p = std::make_unique<Program>(isa, pool, Limits{64, 64, 2048},
-                                       std::make_unique<KvCache>(128, 1, kKvHeads, kHeadDim, KvType::kBf16));
+                                       std::make_unique<KvCache>(128, 1, kKvHeads, kHeadDim, kv));
     const int64_t x = p->add_buffer(kHidden), wide = p->add_buffer(2 * kFfn), q = p->add_buffer(kHeads * kHeadDim);
     const int64_t attended = p->add_buffer(kHeads * kHeadDim);
     const int64_t narrow_q = p->add_quantised(kHidden, 2), wide_q = p->add_quantised(kHeads * kHeadDim, 1);
@@ -139,22 +139,27 @@ std::vector<float> run(Program& program, int64_t length, int64_t chunk) {
   return seen;
 }
 
-}  // namespace
-
-void test_program() {
-  const Model model;
+void test_program_over(const Model& model, KvType kv, int64_t length) {
   std::vector<float> expected;
   for (const Isa isa : {Isa::kPortable, Isa::kAvx2, Isa::kAvx512}) {
     if (!is_supported(isa)) continue;
     for (const int num_threads : {1, 3}) {
       ThreadPool pool(num_threads);
-      const auto program = model.record(isa, pool);
-      const std::vector<float> seen = run(*program, 560, num_threads == 1 ? 64 : 37);
+      const auto program = model.record(isa, pool, kv);
+      const std::vector<float> seen = run(*program, length, num_threads == 1 ? 64 : 37);
       if (expected.empty()) expected = seen;
       CHECK(seen.size() == expected.size());
       CHECK(std::memcmp(seen.data(), expected.data(), seen.size() * sizeof(float)) == 0);
     }
   }
+}
+
+}  // namespace
+
+void test_program() {
+  const Model model;
+  test_program_over(model, KvType::kBf16, 560);
+  test_program_over(model, KvType::kInt8, 150);
 }
 
 }  // namespace roost

@@ -32,6 +32,8 @@ SHAPES = {
         has_post_norm=True,
         has_bias=True,
     ),
+    "int8 kv": Shape(kv_dtype="int8"),
+    "int8 window": Shape(window=5, head_dim=80, kv_dtype="int8"),
     "one head": Shape(num_heads=1, num_kv_heads=1, head_dim=80),
     "every head its own kv": Shape(num_heads=4, num_kv_heads=4, head_dim=32, kv_dtype="bf16"),
     "wide heads": Shape(num_heads=2, num_kv_heads=1, head_dim=256, window=20),
@@ -51,9 +53,9 @@ def test_logprobs_are_those_of_float64(name: str, isa: str, pool_of: PoolOf) -> 
     tokens = tokens_of(50)
     # A sum of n products errs by at most n · eps relative to the sum of magnitudes; the longest
     # sums have ~100 terms of size ~1, and two layers with norms carry the error on: 100 · 2 · 2^-24
-    # times a logit scale of about 5. A bf16 K or V near a rounding boundary may fall to the other
-    # side (2^-9 of one term in ~50).
-    tolerance = 1e-3 if model.shape.kv_dtype == "bf16" else 6e-5
+    # times a logit scale of about 5. A bf16 or int8 K or V near a rounding boundary may fall to the
+    # other side (2^-9 or 1/127 of one term in ~50).
+    tolerance = {"f32": 6e-5, "bf16": 1e-3, "int8": 2e-3}[model.shape.kv_dtype]
     assert np.abs(score(program, tokens, []) - model.logprobs(tokens)).max() < tolerance
     program.close()
 
@@ -82,6 +84,8 @@ def test_every_instruction_set_gives_the_same_bits(name: str, pool_of: PoolOf) -
 
 LONG = {
     "three splits": Shape(num_layers=1, kv_dtype="bf16"),
+    "three splits of int8": Shape(num_layers=1, kv_dtype="int8"),
+    "int8 window over runs of pages": Shape(num_layers=1, window=600, head_dim=48, kv_dtype="int8"),
     "window over a split": Shape(num_layers=1, window=600),
     "window over runs of pages": Shape(num_layers=1, window=600, head_dim=32, kv_dtype="bf16"),
     "small window": Shape(num_layers=1, window=33, kv_dtype="bf16"),
@@ -107,8 +111,9 @@ def test_chunks_and_threads_do_not_change_a_bit(name: str, isa: str, pool_of: Po
 
 
 @EVERY_ISA
-def test_a_step_does_not_care_who_else_is_in_it(isa: str, pool_of: PoolOf) -> None:
-    model = TinyModel(Shape(kv_dtype="bf16", quantised=True))
+@pytest.mark.parametrize("kv_dtype", ["bf16", "int8"])
+def test_a_step_does_not_care_who_else_is_in_it(isa: str, kv_dtype: str, pool_of: PoolOf) -> None:
+    model = TinyModel(Shape(kv_dtype=kv_dtype, quantised=True))
     program = model.program(pool_of(2), isa, max_rows=600)
     sequences = [tokens_of(n, seed=n) for n in (40, 7, 530, 1)]
     alone = [score(program, tokens, []) for tokens in sequences]
@@ -138,7 +143,7 @@ def test_a_step_does_not_care_who_else_is_in_it(isa: str, pool_of: PoolOf) -> No
 
 
 @EVERY_ISA
-@pytest.mark.parametrize("kv_dtype", ["f32", "bf16"])
+@pytest.mark.parametrize("kv_dtype", ["f32", "bf16", "int8"])
 def test_a_row_that_is_not_finite_harms_only_itself(
     isa: str, kv_dtype: str, pool_of: PoolOf
 ) -> None:
@@ -161,8 +166,9 @@ def test_a_row_that_is_not_finite_harms_only_itself(
     program.close()
 
 
-def test_a_copied_page_is_as_good(pool_of: PoolOf) -> None:
-    model = TinyModel(Shape(kv_dtype="bf16"))
+@pytest.mark.parametrize("kv_dtype", ["bf16", "int8"])
+def test_a_copied_page_is_as_good(kv_dtype: str, pool_of: PoolOf) -> None:
+    model = TinyModel(Shape(kv_dtype=kv_dtype))
     program = model.program(pool_of(1), available_isas()[-1])
     tokens = tokens_of(20)
     expected = score(program, tokens, [19])

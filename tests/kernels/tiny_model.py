@@ -186,6 +186,8 @@ class TinyModel:
         s = self.shape
         if s.kv_dtype == "bf16":
             k, v = _to_bf16(k), _to_bf16(v)
+        elif s.kv_dtype == "int8":
+            k, v = _to_int8(k, 32), _to_int8(v, s.head_dim)
         group = s.num_heads // s.num_kv_heads
         k, v = np.repeat(k, group, axis=1), np.repeat(v, group, axis=1)
         scores = np.einsum("ihd,jhd->hij", q, k) * s.head_dim**-0.5
@@ -211,6 +213,16 @@ def _to_bf16(x: F64) -> F64:
     bits = x.astype(np.float32).view(np.uint32)
     rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) & np.uint32(0xFFFF0000)
     return rounded.view(np.float32).astype(np.float64)
+
+
+def _to_int8(x: F64, group: int) -> F64:
+    """[..., head_dim], a scale for each `group` values."""
+    parts = []
+    for at in range(0, x.shape[-1], group):
+        part = x[..., at : at + group]
+        largest = np.abs(part).max(axis=-1, keepdims=True)
+        parts.append(np.rint(part * (127 / largest)) * (largest / 127))
+    return np.concatenate(parts, axis=-1)
 
 
 GREEDY = RowSampling()

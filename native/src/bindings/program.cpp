@@ -35,6 +35,13 @@ void require(bool is_met, const char* what) {
   if (!is_met) throw std::invalid_argument(what);
 }
 
+KvType kv_type_of(const std::string& name) {
+  if (name == "bf16") return KvType::kBf16;
+  if (name == "f32") return KvType::kF32;
+  require(name == "int8", "the KV dtype must be bf16, f32 or int8");
+  return KvType::kInt8;
+}
+
 struct Pool {
   explicit Pool(int num_threads) : threads(std::make_shared<ThreadPool>(num_threads)) {}
   std::shared_ptr<ThreadPool> threads;
@@ -50,9 +57,7 @@ class BoundProgram {
     require(max_rows > 0 && max_logits_rows > 0 && max_context > 0, "a program's limits must be positive");
     require(pages > 0 && layers > 0 && kv_heads > 0 && head_dim > 0, "the KV shape must be positive");
     require(head_dim % 16 == 0, "head_dim must be a multiple of 16");
-    require(dtype == "bf16" || dtype == "f32", "the KV dtype must be bf16 or f32");
-    auto cache =
-        std::make_unique<KvCache>(pages, layers, kv_heads, head_dim, dtype == "bf16" ? KvType::kBf16 : KvType::kF32);
+    auto cache = std::make_unique<KvCache>(pages, layers, kv_heads, head_dim, kv_type_of(dtype));
     program_ = std::make_unique<Program>(isa_of(isa), *pool_, Limits{max_rows, max_logits_rows, max_context},
                                          std::move(cache));
   }

@@ -9,6 +9,7 @@
 
 #include "../ops/exp.inc.h"
 #include "../ops/rows.inc.h"
+#include "../ops/kv_store.inc.h"
 #include "../ops/logits.inc.h"
 #include "../ops/attention.inc.h"
 

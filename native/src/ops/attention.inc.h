@@ -11,7 +11,8 @@
 // The work of a task goes page by page: K (or V) of the page becomes f32 in the L1 cache once, and
 // tiles of query rows run over it with their sums in registers; pages of V that all rows see whole are
 // taken several at once, so that sums travel less. Where all rows fit one tile (decode) pages are
-// read as they are.
+// read as they are. int8: Σ q·code of each group of K is multiplied by the group's scale as it joins the
+// score; each p is multiplied by the scale of its token's V after l was summed.
 #include "attention_tiles.inc.h"
 
 namespace roost::ROOST_ISA {
@@ -137,8 +138,22 @@ ROOST_INLINE const uint8_t* page_at(const AttentionTask& task, const uint8_t* ba
 ROOST_INLINE void prefetch_page(const AttentionTask& task, const uint8_t* base, int64_t index, int64_t num_pages) {
   if (index >= num_pages) return;
   const uint8_t* at = page_at(task, base, index);
-  const int64_t nbytes = task.head_dim * kPageTokens * (task.type == KvType::kBf16 ? 2 : 4);
+  const int64_t nbytes = k_head_bytes(task.head_dim, task.type);
   for (int64_t b = 0; b < nbytes; b += 64) prefetch(at + b);
+}
+
+ROOST_INLINE const float* scales_of(const AttentionTask& task, const uint8_t* page) {
+  return reinterpret_cast<const float*>(page + kv_code_bytes(task.head_dim));
+}
+
+// p of the 16 tokens of a page, times the scales of their V.
+ROOST_INLINE void scale_weights(const AttentionTask& task, const Scratch& s, const uint8_t* v, Range rows,
+                                int64_t offset) {
+  const F32 scales = F32::load(scales_of(task, v));
+  for (int64_t r = rows.begin; r < rows.end; ++r) {
+    float* p = s.scores + r * kScoreStride + offset;
+    (F32::load(p) * scales).store(p);
+  }
 }
 
 template <class Page>
@@ -189,38 +204,47 @@ ROOST_INLINE void page_values(const AttentionTask& task, const Scratch& s, Page 
 }
 
 // num_pages of V, from `page` on, that all rows see whole.
+template <class Stored>
 ROOST_INLINE void run_values(const AttentionTask& task, const Scratch& s, int64_t page, int64_t num_pages,
                              int64_t offset) {
   const int64_t num_tokens = num_pages * kPageTokens;
-  for (int64_t i = 0; i < num_pages; ++i) {
-    widen_into_run(page_at(task, task.v, page + i), task.head_dim, num_tokens, s.page + i * kPageTokens * kLanes);
-  }
   const int64_t num_query_rows = task.num_rows * task.group;
+  for (int64_t i = 0; i < num_pages; ++i) {
+    const uint8_t* v = page_at(task, task.v, page + i);
+    widen_into_run(Stored::at_bytes(v), task.head_dim, num_tokens, s.page + i * kPageTokens * kLanes);
+    if constexpr (Stored::kHasScales) scale_weights(task, s, v, {0, num_query_rows}, offset + i * kPageTokens);
+  }
   for (int64_t r = 0; r < num_query_rows; r += kTileRows) {
     values_of<RunOfPages>(smaller(kTileRows, num_query_rows - r), s.scores + r * kScoreStride + offset, task.head_dim,
                           {s.page, num_tokens}, 0, num_tokens, s.sums + r * task.head_dim);
   }
 }
 
-ROOST_INLINE void one_split(const AttentionTask& task, const Scratch& s, int64_t split) {
+template <class Stored>
+void one_split(const AttentionTask& task, const Scratch& s, int64_t split) {
   const int64_t split_begin = split * kSplitTokens;
   const int64_t limit = smaller(split_begin + kSplitTokens, task.first_position + task.num_rows);
   const int64_t num_query_rows = task.num_rows * task.group;
   const int64_t page_first = visible(task, 0, split_begin, limit).begin / kPageTokens;
   const int64_t page_last = (limit + kPageTokens - 1) / kPageTokens;
-  const bool is_direct = task.type == KvType::kF32 || num_query_rows <= kTileRows;
+  const bool is_direct = Stored::kIsFloat || num_query_rows <= kTileRows;
   for (int64_t page = page_first; page < page_last; ++page) {
     const int64_t begin = page * kPageTokens;
     const Range rows = rows_that_see(task, begin, begin + kPageTokens);
     const uint8_t* k = page_at(task, task.k, page);
     prefetch_page(task, task.k, page + 1, page_last);
-    if (task.type == KvType::kF32) {
-      page_scores(task, s, FloatPage{reinterpret_cast<const float*>(k)}, rows, begin - split_begin);
-    } else if (is_direct) {
-      page_scores(task, s, PairPage{k}, rows, begin - split_begin);
+    const auto score = [&](auto page_of_k) {
+      if constexpr (Stored::kHasScales) {
+        page_scores(task, s, KeyPage<decltype(page_of_k)>{page_of_k, scales_of(task, k)}, rows, begin - split_begin);
+      } else {
+        page_scores(task, s, page_of_k, rows, begin - split_begin);
+      }
+    };
+    if (is_direct) {
+      score(Stored::at_bytes(k));
     } else {
-      widen(k, task.head_dim, kPageTokens, s.page);
-      page_scores(task, s, FloatPage{s.page}, rows, begin - split_begin);
+      widen(Stored::at_bytes(k), task.head_dim, kPageTokens, s.page);
+      score(FloatPage{s.page});
     }
   }
   for (int64_t r = 0; r < num_query_rows; ++r) {
@@ -236,19 +260,18 @@ ROOST_INLINE void one_split(const AttentionTask& task, const Scratch& s, int64_t
     const int64_t begin = page * kPageTokens;
     if (!is_direct && begin >= whole.begin && begin + kPageTokens <= whole.end) {
       const int64_t num_pages = smaller(kRunPages, (whole.end - begin) / kPageTokens);
-      run_values(task, s, page, num_pages, begin - split_begin);
+      run_values<Stored>(task, s, page, num_pages, begin - split_begin);
       page += num_pages;
       continue;
     }
     const Range rows = rows_that_see(task, begin, begin + kPageTokens);
     const uint8_t* v = page_at(task, task.v, page);
     prefetch_page(task, task.v, page + 1, page_last);
-    if (task.type == KvType::kF32) {
-      page_values(task, s, FloatPage{reinterpret_cast<const float*>(v)}, rows, begin, split_begin, limit);
-    } else if (is_direct) {
-      page_values(task, s, PairPage{v}, rows, begin, split_begin, limit);
+    if constexpr (Stored::kHasScales) scale_weights(task, s, v, rows, begin - split_begin);
+    if (is_direct) {
+      page_values(task, s, Stored::at_bytes(v), rows, begin, split_begin, limit);
     } else {
-      widen(v, kPageTokens, task.head_dim, s.page);
+      widen(Stored::at_bytes(v), kPageTokens, task.head_dim, s.page);
       page_values(task, s, FloatPage{s.page}, rows, begin, split_begin, limit);
     }
     ++page;
@@ -269,7 +292,17 @@ void attend(const AttentionTask& task) {
     s.state[4 * r + 2] = s.state[4 * r + 3] = 0.0f;
   }
   for (int64_t split = task.split_begin; split < task.split_end; ++split) {
-    a::one_split(task, s, split);
+    switch (task.type) {
+      case KvType::kBf16:
+        a::one_split<a::PairPage>(task, s, split);
+        break;
+      case KvType::kF32:
+        a::one_split<a::FloatPage>(task, s, split);
+        break;
+      case KvType::kInt8:
+        a::one_split<a::CodePage>(task, s, split);
+        break;
+    }
     for (int64_t r = 0; r < num_query_rows; ++r) {
       float* state = s.state + 4 * r;
       const float* sums = s.sums + r * task.head_dim;

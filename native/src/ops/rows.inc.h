@@ -77,27 +77,4 @@ void rope(const float* x, float* y, const float* table, int64_t head_dim, int64_
   for (int64_t c = rotary_dim; c < head_dim; ++c) y[c] = x[c];
 }
 
-void store_k(const float* k, KvHeadPage page, int64_t slot) {
-  if (page.type == KvType::kF32) {
-    float* to = reinterpret_cast<float*>(page.data) + slot;
-    for (int64_t c = 0; c < page.head_dim; ++c) to[c * kPageTokens] = k[c];
-    return;
-  }
-  uint16_t* to = reinterpret_cast<uint16_t*>(page.data) + 2 * slot;
-  for (int64_t c = 0; c < page.head_dim; c += 2) {
-    to[c * kPageTokens] = f32_to_bf16(k[c]);
-    to[c * kPageTokens + 1] = f32_to_bf16(k[c + 1]);
-  }
-}
-
-void store_v(const float* v, KvHeadPage page, int64_t slot) {
-  if (page.type == KvType::kF32) {
-    float* to = reinterpret_cast<float*>(page.data) + slot * page.head_dim;
-    for (int64_t c = 0; c < page.head_dim; ++c) to[c] = v[c];
-    return;
-  }
-  uint16_t* to = reinterpret_cast<uint16_t*>(page.data) + (slot / 2) * 2 * page.head_dim + slot % 2;
-  for (int64_t c = 0; c < page.head_dim; ++c) to[2 * c] = f32_to_bf16(v[c]);
-}
-
 }  // namespace roost::ROOST_ISA

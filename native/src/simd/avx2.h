@@ -48,6 +48,10 @@ struct I32 {
     return {_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)),
             _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p + 8))};
   }
+  static ROOST_INLINE I32 load_i8(const int8_t* p) {
+    return {_mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p))),
+            _mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p + 8)))};
+  }
   ROOST_INLINE void store(int32_t* p) const {
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), lo);
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(p + 8), hi);

@@ -54,6 +54,9 @@ struct I32 {
   static ROOST_INLINE I32 zero() { return {_mm512_setzero_si512()}; }
   static ROOST_INLINE I32 splat(int32_t x) { return {_mm512_set1_epi32(x)}; }
   static ROOST_INLINE I32 load(const int32_t* p) { return {_mm512_loadu_si512(p)}; }
+  static ROOST_INLINE I32 load_i8(const int8_t* p) {
+    return {_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)))};
+  }
   ROOST_INLINE void store(int32_t* p) const { _mm512_storeu_si512(p, v); }
   ROOST_INLINE void store_i8(int8_t* p) const {
     _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(v));

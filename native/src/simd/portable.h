@@ -86,6 +86,11 @@ struct I32 {
     std::memcpy(r.v, p, sizeof(r.v));
     return r;
   }
+  static ROOST_INLINE I32 load_i8(const int8_t* p) {
+    I32 r;
+    ROOST_LANES r.v[i] = p[i];
+    return r;
+  }
   ROOST_INLINE void store(int32_t* p) const { std::memcpy(p, v, sizeof(v)); }
   // The low byte of each lane: the lanes hold −128 … 127.
   ROOST_INLINE void store_i8(int8_t* p) const { ROOST_LANES p[i] = static_cast<int8_t>(v[i]); }

@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 from roost import _native
 from roost.core.plan import PAGE_TOKENS
+from roost.core.settings import KvDtype
 from roost.kernels import PackedMatrix, ThreadPool, Vector
 from roost.programs import emission, marshal
 from roost.programs.builder import Activation, AttentionSpec, RopeSpec, Rows, Weight
@@ -32,13 +32,19 @@ class KvShape:
     num_layers: int
     num_kv_heads: int
     head_dim: int
-    dtype: Literal["bf16", "f32"] = "bf16"
+    dtype: KvDtype = "bf16"
 
     @property
     def page_bytes(self) -> int:
         """Bytes of a page: 16 tokens of all layers."""
-        element = 2 if self.dtype == "bf16" else 4
-        return PAGE_TOKENS * self.num_layers * 2 * self.num_kv_heads * self.head_dim * element
+        match self.dtype:
+            case "bf16":
+                head_bytes = 2 * 2 * self.head_dim
+            case "f32":
+                head_bytes = 2 * 4 * self.head_dim
+            case "int8":  # and f32 scales: for each 32 values of K, and one for V
+                head_bytes = 2 * self.head_dim + 4 * -(-self.head_dim // 32) + 4
+        return PAGE_TOKENS * self.num_layers * self.num_kv_heads * head_bytes
 
 
 class CpuBuilder:
