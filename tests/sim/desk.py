@@ -13,7 +13,7 @@ from roost.core.events import Accepted, Delta, Ended, Event, Started
 from roost.core.lifecycle import State, advance
 from roost.core.plan import BatchPlan
 from roost.core.request import Envelope, GenerateRequest, RequestId
-from roost.sched import Addressed, SchedLimits, Scheduler
+from roost.sched import Addressed, PolicyName, SchedLimits, Scheduler
 from roost.text import StopMatcher
 
 # "a" begins a prompt of the fake model, where tests of sessions care.
@@ -32,7 +32,8 @@ class Desk:
         max_running: int = 8,
         max_queued: int = 100,
         max_step_tokens: int = 32,
-        growth_tokens: int = 128,
+        growth_tokens: int | None = 128,
+        policy: PolicyName = "lpm",
         queue_timeout_s: float = float("inf"),
         max_sessions: int = 1024,
         session_timeout_s: float = float("inf"),
@@ -48,6 +49,7 @@ class Desk:
             max_queued=max_queued,
             max_step_tokens=max_step_tokens,
             growth_tokens=growth_tokens,
+            policy=policy,
             queue_timeout_s=queue_timeout_s,
             bos_id=BOS_ID,
             eos_ids=frozenset({EOS_ID}),

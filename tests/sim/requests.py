@@ -60,6 +60,8 @@ def request(
     origin: Origin = HERE,
     serial: int | None = None,
     group: str = "",
+    priority: int = 0,
+    tenant: str = "",
     turn: SessionTurn | None = None,
     arrival_s: float = 0.0,
     deadline_s: float = math.inf,
@@ -73,8 +75,9 @@ def request(
         serial=serial_of(rid) if serial is None else serial,
         arrival_s=arrival_s,
         deadline_s=deadline_s,
-        priority=0,
+        priority=priority,
         trace="",
         group=group,
+        tenant=tenant,
     )
     return GenerateRequest(envelope, ids, asked or sampling(), logprobs, turn)

@@ -3,6 +3,7 @@ gets alone, every page comes home, and a session holds what its turns said and n
 
 import math
 from collections.abc import Callable
+from typing import get_args
 
 import msgspec
 from hypothesis import HealthCheck, given, settings, target
@@ -19,7 +20,9 @@ from roost.core.outcome import OUTCOMES, Outcome
 from roost.core.params import Sampling
 from roost.core.plan import PAGE_TOKENS, BatchPlan
 from roost.core.request import GenerateRequest, LogprobsWanted, Origin, RequestId, SessionTurn
+from roost.sched import PolicyName
 
+POLICIES: tuple[PolicyName, ...] = get_args(PolicyName)
 # A stop string of one letter, so that "ends with it" says when it is found.
 STOP = b"q"
 
@@ -58,7 +61,8 @@ class EveryRequestEnds(RuleBasedStateMachine):
         max_running=st.integers(1, 6),
         max_queued=st.sampled_from([1, 3, 40, 40]),
         spare_tokens=st.integers(1, 40),
-        growth_tokens=st.sampled_from([0, 0, 0, 16, 128]),
+        growth_tokens=st.sampled_from([0, 0, 0, 16, 128, None]),
+        policy=st.sampled_from(POLICIES),
         queue_timeout_s=st.sampled_from([math.inf, 4.0]),
         session_timeout_s=st.sampled_from([math.inf, 5.0]),
         speculates=st.booleans(),
@@ -69,7 +73,8 @@ class EveryRequestEnds(RuleBasedStateMachine):
         max_running: int,
         max_queued: int,
         spare_tokens: int,
-        growth_tokens: int,
+        growth_tokens: int | None,
+        policy: PolicyName,
         queue_timeout_s: float,
         session_timeout_s: float,
         speculates: bool,
@@ -81,6 +86,7 @@ class EveryRequestEnds(RuleBasedStateMachine):
             max_queued=max_queued,
             max_step_tokens=max_running + spare_tokens,
             growth_tokens=growth_tokens,
+            policy=policy,
             queue_timeout_s=queue_timeout_s,
             session_timeout_s=session_timeout_s,
             speculates=speculates,
@@ -94,6 +100,7 @@ class EveryRequestEnds(RuleBasedStateMachine):
         patience_s=st.sampled_from([math.inf, math.inf, 3.0]),
         worker=st.integers(0, 1),
         prompt_from=st.sampled_from([-1, -1, 0, 5]),
+        priority=st.sampled_from([0, 0, 1, 5]),
     )
     def submit(
         self,
@@ -102,6 +109,7 @@ class EveryRequestEnds(RuleBasedStateMachine):
         patience_s: float,
         worker: int,
         prompt_from: int,
+        priority: int,
     ) -> None:
         now_s = self.desk.now_s
         self._submit(
@@ -112,6 +120,8 @@ class EveryRequestEnds(RuleBasedStateMachine):
                 origin=Origin(worker, epoch=1),
                 arrival_s=now_s,
                 deadline_s=now_s + patience_s,
+                priority=priority,
+                tenant=f"t{worker}",
                 logprobs=LogprobsWanted(chosen=prompt_from >= 0, prompt_from=prompt_from),
             )
         )
@@ -125,6 +135,7 @@ class EveryRequestEnds(RuleBasedStateMachine):
         flags=st.sampled_from(["", "", "", "drops", "replaces", "clamped"]),
         session_id=st.sampled_from("ssst"),
         patience_s=st.sampled_from([math.inf, math.inf, math.inf, 3.0]),
+        priority=st.sampled_from([0, 0, 1, 5]),
     )
     def turn(
         self,
@@ -136,6 +147,7 @@ class EveryRequestEnds(RuleBasedStateMachine):
         flags: str,
         session_id: str,
         patience_s: float,
+        priority: int,
     ) -> None:
         """It begins, goes on from a turn of its session, done or alive, or from any request."""
         talk = self.talks.open.get(session_id, Talk())
@@ -157,6 +169,7 @@ class EveryRequestEnds(RuleBasedStateMachine):
                 asked,
                 arrival_s=now_s,
                 deadline_s=now_s + patience_s,
+                priority=priority,
                 turn=wish,
             )
         )
@@ -232,6 +245,8 @@ class EveryRequestEnds(RuleBasedStateMachine):
         self._follow()
         left = {one.id for one in self.desk.scheduler.sessions(self.desk.now_s)}
         for session in before:
+            if session.is_closing:
+                continue  # it goes with its last turn, which may have ended just now
             if session.id in left:
                 assert session.idle_s < self.desk.limits.session_timeout_s
             else:

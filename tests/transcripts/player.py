@@ -5,9 +5,10 @@
 rewrites the files with what happens now, for review as a diff. Commands:
 
     desk pages=8 step=32 running=4 queued=10 context=512 growth=128 queue_timeout=5
-        session_timeout=9   (any of them, first)
+        session_timeout=9 policy=fair   (any of them, first; growth=-1: learned)
     submit NAME prompt=N new=N [first=N] [min=N] [stop=TEXT] [stop_id=N] [seed=N] [deadline=S]
-        [group=TEXT] [session=ID [after=NAME] [offset=N] [drops_output] [replaces] [clamped]]
+        [group=TEXT] [priority=N] [tenant=TEXT] [session=ID [after=NAME] [offset=N]
+        [drops_output] [replaces] [clamped]]
     cancel NAME · leave NAME · abort NAME · abort · fault NAME · crash · retract
     open ID [capacity=N] [timeout=S] · close ID · sessions
     wait S · step [N] · load
@@ -15,6 +16,7 @@ rewrites the files with what happens now, for review as a diff. Commands:
 
 import sys
 from pathlib import Path
+from typing import Final, get_args
 
 from tests.sim.desk import Desk, shown
 from tests.sim.requests import request, sampling
@@ -22,8 +24,10 @@ from tests.sim.requests import request, sampling
 from roost.core.errors import RequestError
 from roost.core.plan import BatchPlan
 from roost.core.request import RequestId, SessionTurn
-from roost.sched import Addressed
+from roost.sched import Addressed, PolicyName
 from roost.sessions import SessionView
+
+POLICIES: Final[dict[str, PolicyName]] = {name: name for name in get_args(PolicyName)}
 
 
 class Player:
@@ -99,6 +103,8 @@ class Player:
                 arrival_s=now_s,
                 deadline_s=deadline_s,
                 group=facts.get("group", ""),
+                priority=int(facts.get("priority", 0)),
+                tenant=facts.get("tenant", ""),
                 turn=_turn(facts, flags) if "session" in facts else None,
             )
         )
@@ -136,7 +142,8 @@ def _desk(facts: dict[str, str]) -> Desk:
         max_step_tokens=int(facts.get("step", 32)),
         max_running=int(facts.get("running", 8)),
         max_queued=int(facts.get("queued", 100)),
-        growth_tokens=int(facts.get("growth", 128)),
+        growth_tokens=None if facts.get("growth") == "-1" else int(facts.get("growth", 128)),
+        policy=POLICIES[facts.get("policy", "lpm")],
         max_context_tokens=int(facts.get("context", 512)),
         queue_timeout_s=float(facts.get("queue_timeout", "inf")),
         session_timeout_s=float(facts.get("session_timeout", "inf")),

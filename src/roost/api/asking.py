@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 
 from starlette.requests import Request
 
+from roost.api.auth import tenant_of
 from roost.api.endings import is_answer
 from roost.api.gather import Answer, gather
 from roost.api.problems import Dialect
@@ -71,5 +72,6 @@ def _is_failed(piece: Piece, dialect: Dialect) -> bool:
 
 
 def _traced(ask: Ask, request: Request) -> Ask:
-    """The ask with the caller's trace context, if it brings one."""
-    return replace(ask, trace=trace_of(request.headers.get("traceparent")))
+    """The ask with its caller, and the trace context that it brings, if any."""
+    trace = trace_of(request.headers.get("traceparent"))
+    return replace(ask, trace=trace, tenant=tenant_of(request.scope))

@@ -6,6 +6,7 @@ Plain ASGI: a middleware that wraps the response would hide from it that its cli
 import ipaddress
 from collections.abc import Iterable
 from dataclasses import dataclass
+from hashlib import sha256
 from hmac import compare_digest
 from typing import Final
 
@@ -64,6 +65,18 @@ class Keys:
             raise Forbidden("This call needs the admin key.")
         raise Unauthenticated("Incorrect or missing API key.")
 
+    def tenant_of(self, key: bytes | None) -> str:
+        """Who asks with this key, which was checked: a digest that says no more of it than whether
+        it is the same as another's. "": this server knows no keys.
+        """
+        return "" if not self.api or key is None else sha256(key).hexdigest()[:16]
+
+
+def tenant_of(scope: Scope) -> str:
+    """As the gate found it, if it has a gate."""
+    state: dict[str, str] = scope.get("state", {})
+    return state.get("tenant", "")
+
 
 def _is_any(key: bytes | None, wanted: Iterable[bytes]) -> bool:
     given = b"" if key is None else key
@@ -81,12 +94,14 @@ class Gate:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and scope["method"] != "OPTIONS":
             path = str(scope["path"])
+            key = _key_of(Headers(scope=scope))
             try:
-                self._keys.check(path, _key_of(Headers(scope=scope)))
+                self._keys.check(path, key)
             except (Forbidden, Unauthenticated) as error:
                 dialect = dialect_of(path)
                 await problem_of(error, dialect).response(dialect)(scope, receive, send)
                 return
+            scope.setdefault("state", {})["tenant"] = self._keys.tenant_of(key)
         await self._app(scope, receive, send)
 
 

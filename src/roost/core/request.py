@@ -24,6 +24,7 @@ class Envelope(msgspec.Struct, frozen=True, array_like=True):
     serial: the number of the request at its origin, counting up from 1. A client may use a rid
     again; with the origin, the serial names this one request and never another.
     group: the name of the call that asked for several answers; aborting it aborts them all.
+    tenant: who asks, as far as keys tell; "": nobody needs one. It is no key, but its digest.
     `arrival_s` and `deadline_s` are monotonic seconds of this machine; no deadline is `inf`.
     """
 
@@ -35,6 +36,7 @@ class Envelope(msgspec.Struct, frozen=True, array_like=True):
     priority: int
     trace: str
     group: str = ""
+    tenant: str = ""
 
     @property
     def is_health_check(self) -> bool:

@@ -125,6 +125,14 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     max_queued_requests: Annotated[
         int, Meta(ge=1, description="Most requests that wait; one more gets 503.")
     ] = 1024
+    schedule_policy: Annotated[
+        Literal["lpm", "fcfs", "priority", "fair"],
+        Meta(
+            description="Which waiting request goes first: that with the longest known prefix, the "
+            "first come, that of the highest priority (lower ones give way), or that of the API "
+            "key that got least. Nobody waits for ever."
+        ),
+    ] = "lpm"
     prefix_cache: Annotated[
         Literal["on", "off"],
         Meta(description="Keep what was computed, and compute a known beginning once."),

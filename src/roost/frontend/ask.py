@@ -90,6 +90,8 @@ class Ask:
         W3C traceparent of the caller, or empty.
     session:
         What it goes on from; the prompts are then only what is new.
+    tenant:
+        Who asks, where keys tell; requests of one share what is theirs.
     """
 
     wishes: tuple[Wish, ...]
@@ -99,6 +101,7 @@ class Ask:
     overflow: Literal["refuse", "clamp"] = "refuse"
     trace: str = ""
     session: SessionWish | None = None
+    tenant: str = ""
 
     @classmethod
     def one(

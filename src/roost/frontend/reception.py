@@ -112,6 +112,7 @@ class Reception:
             priority=ask.priority,
             trace=ask.trace,
             group=name.group,
+            tenant=ask.tenant,
         )
 
     async def _submit(

@@ -7,11 +7,12 @@ from typing import Literal
 
 import msgspec
 
-from roost.cache import KvCache, pages_for
+from roost.cache import KvCache
 from roost.core.errors import PromptTooLong, QueueFull, RequestError, TooManyTokens
 from roost.core.params import MAX_TOP_LOGPROBS
 from roost.core.plan import PAGE_TOKENS
 from roost.core.request import GenerateRequest
+from roost.sched.policies import PolicyName
 from roost.sched.sequence import Sequence
 
 
@@ -24,6 +25,7 @@ class SchedLimits:
 
     growth_tokens: by how much an answer is expected to grow before others end and give pages back.
     Lower, and sequences are retracted soon after they were admitted; higher, and memory lies idle.
+    None: it is learned from the answers. policy: in which order those that wait are considered.
 
     bos_id: what the tokenizer puts before a prompt, if anything. eos_ids: what ends an answer.
     session_timeout_s: a session that is idle for so long is closed; inf: never. session_busy: what
@@ -36,7 +38,8 @@ class SchedLimits:
     max_running: int
     max_queued: int
     max_step_tokens: int = 512
-    growth_tokens: int = 128
+    growth_tokens: int | None = None
+    policy: PolicyName = "lpm"
     queue_timeout_s: float = math.inf
     bos_id: int | None = None
     eos_ids: frozenset[int] = frozenset()
@@ -158,19 +161,3 @@ def is_under_way(seq: Sequence, num_known: int, running: Iterable[Sequence]) -> 
 
 def _agree(seq: Sequence, other: Sequence, num_tokens: int) -> bool:
     return seq.tokens[:num_tokens] == other.tokens[:num_tokens]
-
-
-def expected_pages(seq: Sequence, growth_tokens: int) -> int:
-    """Pages that the sequence will hold once it has grown as expected, its own limit at most."""
-    return pages_for(min(len(seq.tokens) + growth_tokens, seq.max_tokens))
-
-
-def spare_pages(kv: KvCache, running: Iterable[Sequence], growth_tokens: int) -> int:
-    """Pages that can be had, less those into which the running sequences are expected to grow. May
-    be < 0.
-    """
-    growth = 0
-    for seq in running:
-        assert seq.kv is not None, "running without pages"
-        growth += expected_pages(seq, growth_tokens) - len(seq.kv.pages)
-    return kv.num_available - growth

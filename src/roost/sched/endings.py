@@ -70,6 +70,13 @@ def overdue(seq: Sequence, now_s: float) -> Addressed:
     return _ended(seq, Outcome.DEADLINE, now_s, message=message, code="deadline")
 
 
+def outranked(seq: Sequence, now_s: float) -> Addressed:
+    """Its place in the queue was given to another."""
+    # What clients of the native API know.
+    message = "The request is aborted by a higher priority request."
+    return _ended(seq, Outcome.QUEUE_FULL, now_s, message=message, code="queue_full")
+
+
 def faulted(seq: Sequence, now_s: float, *, message: str) -> Addressed:
     return _ended(seq, Outcome.ENGINE_FAULT, now_s, message=message, code="engine_fault")
 

@@ -18,8 +18,8 @@ class _Serial(NamedTuple):
 class Roster:
     """Who lives: each request once, by its rid and by its serial, in the queue or running.
 
-    `running` is in order of admission and the queue in order of arrival, so that together they are
-    first come, first served; a retracted sequence goes back to where it came from.
+    `running` is in order of rank and, of equal rank, of admission; the queue is in order of
+    arrival, but what was retracted goes to its front.
     """
 
     def __init__(self, max_queued: int) -> None:
@@ -53,18 +53,23 @@ class Roster:
             self.queue.push(seq)
         self.deadlines.watch(seq)
 
-    def run(self, seq: Sequence) -> None:
+    def run(self, seq: Sequence, now_s: float) -> None:
         """One that waited has its pages, and runs."""
         self.queue.remove(seq)
-        self.running.append(seq)
+        seq.waited_s += max(now_s - seq.waits_from_s, 0.0)
+        at = len(self.running)
+        while at and self.running[at - 1].rank < seq.rank:
+            at -= 1
+        self.running.insert(at, seq)
 
-    def retract(self, seq: Sequence) -> None:
+    def retract(self, seq: Sequence, now_s: float) -> None:
         """Back to the front of the queue without pages. What of them is still cached when it goes
         on need not be computed again.
         """
         assert seq.kv is not None, "retracted while waiting"
         self._free(seq)
         seq.num_retractions += 1
+        seq.waits_from_s = now_s
         self.running.remove(seq)
         self.queue.push_front(seq)
 

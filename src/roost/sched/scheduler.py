@@ -58,7 +58,7 @@ class Scheduler:
         self._new_matcher = new_matcher
         self._roster = Roster(limits.max_queued)
         self._speculator = Speculator()
-        self._door = Door(kv, self._roster)
+        self._door = Door(kv, self._roster, limits)
         self._sessions = SessionStore(
             Rules(limits.bos_id, limits.eos_ids, self._num_chars, limits.session_busy),
             max_sessions=limits.max_sessions,
@@ -73,13 +73,18 @@ class Scheduler:
 
     def submit(self, request: GenerateRequest, now_s: float) -> list[Addressed]:
         """Take a request in, or refuse it at once. Never disturbs one that is alive."""
+        is_full = self._roster.queue.is_full and not request.envelope.is_health_check
+        loser = self._door.outranked(request.envelope.priority) if is_full else None
         try:
-            seq = self._sequence(request)
+            seq = self._sequence(request, is_full=is_full and loser is None)
             self._begin(seq, now_s)
         except RequestError as error:
             return [endings.refused(request, error, now_s)]
         self._roster.enter(seq)
-        return [Addressed(request.envelope, Accepted())]
+        said = [Addressed(request.envelope, Accepted())]
+        if loser is not None:
+            said += self._end(loser, endings.outranked(loser, now_s), now_s)
+        return said
 
     def cancel(
         self, origin: Origin, serial: int, now_s: float, *, is_disconnect: bool, message: str = ""
@@ -104,13 +109,13 @@ class Scheduler:
             now_s,
         )
 
-    def retract_all(self, now_s: float) -> list[Addressed]:  # noqa: ARG002  a verb like the others
+    def retract_all(self, now_s: float) -> list[Addressed]:
         """What runs goes back to the queue, in its order, and gives its pages back. Not while a
         plan is in flight. There is nothing to say: a client cannot see it.
         """
         assert self._in_flight is None, "retracted under a plan"
         for seq in reversed(self._roster.running[:]):
-            self._roster.retract(seq)
+            self._roster.retract(seq, now_s)
         return []
 
     def end_all(
@@ -134,7 +139,7 @@ class Scheduler:
     def plan(self, now_s: float) -> BatchPlan | None:
         """The next step, or None when there is nothing to compute."""
         assert self._in_flight is None, "planned again before the last plan was committed"
-        self._door.grow()
+        self._door.grow(now_s)
         copies = self._door.admit(self._limits, now_s)
         sequences, slices = plan_slices(
             self._roster.running, max_tokens=self._limits.max_step_tokens
@@ -145,6 +150,7 @@ class Scheduler:
         if not slices and (spill is None or not spill.coming):
             return None
         moves = Moves() if spill is None else spill.take_moves()
+        self._door.planned(sequences, slices)
         self._num_plans += 1
         plan = BatchPlan(self._num_plans, tuple(slices), tuple(copies), *moves)
         self._in_flight = _InFlight(plan, sequences)
@@ -173,6 +179,7 @@ class Scheduler:
                 self._generated_tokens_total += len(delta.token_ids)
                 said.append(Addressed(envelope, delta))
             if ended is not None:
+                self._door.ended(seq, ended.outcome)
                 said += self._end(seq, Addressed(envelope, ended), now_s)
             elif seq.kv is not None:
                 seq.kv.settle(seq.tokens, seq.num_computed)
@@ -244,14 +251,14 @@ class Scheduler:
 
     # ---- parts of the verbs
 
-    def _sequence(self, request: GenerateRequest) -> Sequence:
+    def _sequence(self, request: GenerateRequest, *, is_full: bool) -> Sequence:
         """Raises RequestError for what can never run, or may not now."""
         envelope = request.envelope
         self._roster.check_new(envelope)
         check_fields(request, self._limits)
         if request.turn is None:
             check_length(request, self._limits, self._kv)
-        check_queue(request, is_full=self._roster.queue.is_full)
+        check_queue(request, is_full=is_full)
         sampling = request.sampling
         has_stops = bool(sampling.stops or sampling.stop_regexes)
         self._num_submitted += 1
@@ -261,6 +268,7 @@ class Scheduler:
             tokens=array("i", request.prompt_ids),
             matcher=self._new_matcher(sampling.stops, sampling.stop_regexes) if has_stops else None,
             queue_deadline_s=envelope.arrival_s + self._limits.queue_timeout_s,
+            waits_from_s=envelope.arrival_s,
         )
 
     def _begin(self, seq: Sequence, now_s: float) -> None:

@@ -133,6 +133,7 @@ class Rig:
                 max_context_tokens=CONTEXT,
                 max_running=engine.max_running_requests,
                 max_queued=engine.max_queued_requests,
+                policy=engine.schedule_policy,
                 bos_id=BOS,
                 eos_ids=frozenset(tokenizer.eos_ids),
                 max_sessions=engine.max_sessions,

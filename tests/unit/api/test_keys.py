@@ -5,6 +5,7 @@ from tests.unit.api.rig import open_rig
 
 from roost.api.auth import Keys, is_loopback
 from roost.api.problems import Forbidden, Unauthenticated
+from roost.sched.policies import FairShare
 
 BODY = {"messages": [{"role": "user", "content": "hi"}]}
 
@@ -28,6 +29,25 @@ def test_a_key_is_asked_of_all_but_the_health_routes() -> None:
         assert "sesame" not in rig.get("/server_info", authorization="Bearer sesame").text
         assert rig.get("/generate").json()["object"] == "error"
         assert rig.run(rig.client.options("/v1/models")).status_code == 405
+
+
+def test_whose_key_it_was_is_known_by_a_digest_where_keys_are_needed() -> None:
+    keys = Keys((b"sesame", b"second"), None, True)
+    tenants = {keys.tenant_of(key) for key in (b"sesame", b"second")}
+    assert len(tenants) == 2
+    assert all(len(tenant) == 16 and int(tenant, 16) for tenant in tenants)
+    assert keys.tenant_of(None) == Keys((), None, True).tenant_of(b"sesame") == ""
+
+
+@pytest.mark.parametrize(("keys", "is_known"), [("sesame", True), ("", False)])
+def test_the_scheduler_is_told_who_asks(keys: str, is_known: bool) -> None:
+    with open_rig(schedule_policy="fair", **({"api_key": keys} if keys else {})) as rig:
+        asked = rig.post("/v1/chat/completions", BODY, authorization="Bearer sesame")
+        assert asked.status_code == 200
+        policy = rig.scheduler._door._line.policy
+        assert isinstance(policy, FairShare)
+        tenant = Keys((b"sesame",), None, True).tenant_of(b"sesame") if is_known else ""
+        assert list(policy._served) == [tenant]
 
 
 @pytest.mark.parametrize(
