@@ -230,6 +230,91 @@ MUTANTS: Final = (
         "        if self.envelope.deadline_s <= now_s and not self.has_run:\n"
         "            return True\n",
     ),
+    Mutant(
+        "what a sequence begins with is not held",
+        "cache/holding.py",
+        "        self._tree.hold(match.node, match.tail)\n",
+        "        match.node.num_uses += 1\n",
+    ),
+    Mutant(
+        "one token too many is matched in a page that is not full",
+        "cache/radix.py",
+        "return Match(node, tuple(pages), tail, num_tail_tokens)",
+        "return Match(node, tuple(pages), tail, num_tail_tokens + (tail is not None))",
+    ),
+    Mutant(
+        "a page that was evicted is still found",
+        "cache/radix.py",
+        "        del parent.children[node.key]\n",
+        "",
+    ),
+    Mutant(
+        "namespaces share what they compute",
+        "cache/radix.py",
+        "        key = namespace.encode()\n",
+        "        key = namespace[:0].encode()\n",
+    ),
+    Mutant(
+        "a page that is shared in part is not copied",
+        "cache/holding.py",
+        "self.copy = None if match.tail is None else (match.tail.page, lease.pages[0])",
+        "self.copy = None",
+    ),
+    Mutant(
+        "a flush leaves what is held to be found",
+        "cache/radix.py",
+        "        self._roots.clear()\n",
+        "",
+    ),
+    Mutant(
+        "a flush forgets nothing",
+        "cache/holding.py",
+        "        return self._tree.flush()\n",
+        "        return self._tree.num_evictable\n",
+    ),
+    Mutant(
+        "a token that was said and not computed counts as known",
+        "cache/holding.py",
+        "            tail = tokens[start:num_computed].tobytes()\n",
+        "            tail = tokens[start : num_computed + 1][:15].tobytes()\n",
+    ),
+    Mutant(
+        "a page is kept that the step which failed was to copy",
+        "cache/holding.py",
+        "num_computed > max(start, self.num_cached)",
+        "num_computed > start",
+    ),
+    Mutant(
+        "of two equal pages the one that was given back is used",
+        "cache/holding.py",
+        "            shared.append(self.node.page)\n",
+        "            shared.append(page)\n",
+    ),
+    Mutant(
+        "a turn that is gone still pins what it computed",
+        "sessions/session.py",
+        "            one.let_go()\n",
+        "",
+    ),
+    Mutant(
+        "a page below a pin that gave way is never given up",
+        "cache/radix.py",
+        "            # The page itself may be gone; then it is one above it that can be evicted.\n"
+        "            self._offer(one)\n",
+        "        self._offer(node)\n",
+    ),
+    Mutant(
+        "prompt tokens are scored by logits that nobody computed",
+        "sched/sequence.py",
+        "        if prompt_from < 0 or self.num_generated > 0:\n",
+        "        if prompt_from < 5 or self.num_generated > 0:\n",
+    ),
+    Mutant(
+        "what is entered below a flushed page stays for ever",
+        "cache/radix.py",
+        "        if node.is_detached:\n            return node, False\n",
+        "",
+    ),
 )
 
 

@@ -88,7 +88,7 @@ class House:
             session_busy=layout.session_busy,
             speculates=layout.speculates,
         )
-        self.kv = KvCache(self.pool)
+        self.kv = KvCache(self.pool, eviction=layout.eviction)
         self.scheduler = Scheduler(self.kv, limits, letters, StopMatcher)
         self.facts = ModelFacts(
             "m.gguf",

@@ -76,6 +76,7 @@ class _Roller:
             session_timeout_s=pick((30.0, 30.0, 30.0, 2.0)),
             max_sessions=pick((1, 4, 4, 4, 4, 4)),
             session_busy=pick(("wait", "wait", "refuse")),
+            eviction=pick(("lru", "lru", "lfu", "fifo")),
             speculates=pick((False, True)),
         )
 

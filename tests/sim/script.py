@@ -5,6 +5,7 @@ from typing import Final, Literal
 
 import msgspec
 
+from roost.cache import Eviction
 from roost.core.calls import LogLevel, PauseMode
 
 Way = Literal["up", "down"]
@@ -23,6 +24,7 @@ class Layout(msgspec.Struct, frozen=True):
     session_timeout_s: float = 30.0
     max_sessions: int = 4
     session_busy: Literal["wait", "refuse"] = "wait"
+    eviction: Eviction = "lru"
     speculates: bool = False
 
 

@@ -149,6 +149,47 @@ def test_namespaces_compute_for_themselves_and_leave_nothing_behind() -> None:
     kv.check([], [])
 
 
+def test_two_that_begin_a_namespace_at_once_do_no_harm() -> None:
+    kv = cache()
+    first, second = (kv.match("x", A_B_TAIL, 36) for _ in range(2))
+    one, two = kv.open(first, 37), kv.open(second, 37)
+    assert one is not None
+    assert two is not None
+    for holding in (one, two):
+        holding.settle(A_B_TAIL, 32)
+    kv.check([one, two], [])
+    assert known(kv, A_B_TAIL, "x") == 32
+    two.free(A_B_TAIL, 37)
+    one.free(A_B_TAIL, 37)
+    assert (known(kv, A_B_TAIL, "x"), kv.num_kept) == (37, 3)
+    kv.check([], [])
+
+
+def test_a_longer_page_inherits_the_pins_of_that_whose_place_it_takes() -> None:
+    kv = cache(6)
+    pin = kv.pin(computed(kv, ids((1, 16), (2, 5))))
+    computed(kv, ids((1, 16), (2, 12)))
+    computed(kv, ids((1, 16), (2, 16), (3, 1)))
+    kv.check([], [pin])
+    computed(kv, ids((9, 64)))
+    assert known(kv, ids((1, 16), (2, 16))) == 32
+    computed(kv, ids((8, 96)))
+    kv.check([], [pin])
+    pin.free()
+    kv.check([], [])
+
+
+def test_looking_is_not_using() -> None:
+    kv = KvCache(PagePool(4), eviction="lfu")
+    computed(kv, ids((1, 16)))
+    computed(kv, ids((2, 16)))
+    opened(kv, ids((2, 17))).free(ids((2, 17)), 16)
+    for _ in range(9):
+        known(kv, ids((1, 16)))
+    opened(kv, ids((3, 48)))
+    assert (known(kv, ids((1, 16))), known(kv, ids((2, 16)))) == (0, 16)
+
+
 def test_after_a_flush_what_runs_is_found_by_nobody_and_goes_when_it_ends() -> None:
     kv = cache()
     settled, fresh = opened(kv, A_B_TAIL), opened(kv, ids((7, 20)))
