@@ -182,6 +182,14 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             "smaller keeps running streams smoother.",
         ),
     ] = 512
+    max_step_ms: Annotated[
+        int,
+        Meta(
+            ge=0,
+            description="Milliseconds that a step should take at most: long prompts are cut so "
+            "that running streams go on. 0: no limit but `max_step_tokens`.",
+        ),
+    ] = 150
 
 
 class LogConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

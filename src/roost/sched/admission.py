@@ -26,6 +26,7 @@ class SchedLimits:
     growth_tokens: by how much an answer is expected to grow before others end and give pages back.
     Lower, and sequences are retracted soon after they were admitted; higher, and memory lies idle.
     None: it is learned from the answers. policy: in which order those that wait are considered.
+    max_step_s: what a step should take at most; prompts are cut accordingly.
 
     bos_id: what the tokenizer puts before a prompt, if anything. eos_ids: what ends an answer.
     session_timeout_s: a session that is idle for so long is closed; inf: never. session_busy: what
@@ -40,6 +41,7 @@ class SchedLimits:
     max_step_tokens: int = 512
     growth_tokens: int | None = None
     policy: PolicyName = "lpm"
+    max_step_s: float = math.inf
     queue_timeout_s: float = math.inf
     bos_id: int | None = None
     eos_ids: frozenset[int] = frozenset()

@@ -19,6 +19,7 @@ from roost.sched.admission import (
     check_queue,
     whole_turn,
 )
+from roost.sched.budget import StepBudget
 from roost.sched.commit import record
 from roost.sched.door import Door
 from roost.sched.endings import Addressed
@@ -36,6 +37,7 @@ class _InFlight:
 
     plan: BatchPlan
     sequences: list[Sequence]
+    since_s: float
 
 
 class Scheduler:
@@ -58,6 +60,7 @@ class Scheduler:
         self._new_matcher = new_matcher
         self._roster = Roster(limits.max_queued)
         self._speculator = Speculator()
+        self._budget = StepBudget(limits.max_step_tokens, limits.max_step_s)
         self._door = Door(kv, self._roster, limits)
         self._sessions = SessionStore(
             Rules(limits.bos_id, limits.eos_ids, self._num_chars, limits.session_busy),
@@ -141,11 +144,13 @@ class Scheduler:
         assert self._in_flight is None, "planned again before the last plan was committed"
         self._door.grow(now_s)
         copies = self._door.admit(self._limits, now_s)
+        running = self._roster.running
+        max_tokens = self._limits.max_step_tokens
         sequences, slices = plan_slices(
-            self._roster.running, max_tokens=self._limits.max_step_tokens
+            running, max_tokens=min(self._budget.tokens(running), max_tokens)
         )
         if slices and self._limits.speculates:
-            self._speculator.add(sequences, slices, self._kv, self._limits.max_step_tokens)
+            self._speculator.add(sequences, slices, self._kv, max_tokens)
         spill = self._kv.spill
         if not slices and (spill is None or not spill.coming):
             return None
@@ -153,13 +158,14 @@ class Scheduler:
         self._door.planned(sequences, slices)
         self._num_plans += 1
         plan = BatchPlan(self._num_plans, tuple(slices), tuple(copies), *moves)
-        self._in_flight = _InFlight(plan, sequences)
+        self._in_flight = _InFlight(plan, sequences, now_s)
         return plan
 
     def commit(self, result: StepResult, now_s: float) -> list[Addressed]:
         """Record what the plan in flight came to. What ended meanwhile is passed over."""
         flight = self._take_flight(result.number)
         assert len(result.results) == len(flight.sequences), "a result is missing"
+        self._budget.observe(flight.plan, now_s - flight.since_s)
         if self._kv.spill is not None:
             self._kv.spill.land(result.unread)
         said: list[Addressed] = []

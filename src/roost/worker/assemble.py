@@ -147,6 +147,7 @@ def _limits(
         max_queued=engine.max_queued_requests,
         max_step_tokens=options.max_step_tokens,
         policy=engine.schedule_policy,
+        max_step_s=engine.max_step_ms / 1000 or math.inf,
         queue_timeout_s=config.server.queue_timeout_s or math.inf,
         bos_id=tokens.added_bos_id,
         eos_ids=tokens.eos_ids,

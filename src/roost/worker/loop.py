@@ -100,7 +100,7 @@ class EngineLoop:
         self._beat(now_s)
         # Before the step: an Accepted need not wait for it.
         self._deliver(now_s)
-        plan = None if self._desk.is_paused else self._scheduler.plan(now_s)
+        plan = None if self._desk.is_paused else self._scheduler.plan(self._clock.now_s())
         if plan is None:
             return False
         self._say(self._compute(plan))
