@@ -93,8 +93,7 @@ def test_usage_comes_last_and_once(rig: Rig) -> None:
     assert chunks[-1]["choices"] == []
     whole = rig.post(PATH, {"prompt": "hi"}).json()["usage"]
     assert whole.pop("prompt_tokens_details") == {"cached_tokens": 2}
-    assert chunks[-1]["usage"].pop("prompt_tokens_details") == {"cached_tokens": 0}
-    assert chunks[-1]["usage"] == whole
+    assert chunks[-1]["usage"] == {**whole, "prompt_tokens_details": {"cached_tokens": 0}}
     assert all("usage" not in chunk for chunk in chunks[:-1])
 
 
