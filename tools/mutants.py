@@ -315,6 +315,18 @@ MUTANTS: Final = (
         "        if node.is_detached:\n            return node, False\n",
         "",
     ),
+    Mutant(
+        "every draft counts as right",
+        "core/plan.py",
+        "self.drafts[num_right] == chosen[num_right]",
+        "chosen[num_right] >= 0",
+    ),
+    Mutant(
+        "drafts that were wrong count as computed",
+        "sched/commit.py",
+        "    seq.num_computed = len(seq.tokens) - 1\n    return _delta(",
+        "    seq.num_computed = max(len(seq.tokens) - 1, num_computed + 1)\n    return _delta(",
+    ),
 )
 
 
