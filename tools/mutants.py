@@ -139,10 +139,9 @@ MUTANTS: Final = (
     Mutant(
         "pages leak when a retracted request ends",
         "sched/roster.py",
-        "        self.running.remove(seq)\n        seq.lease.free()\n        seq.lease = None",
+        "        self.running.remove(seq)\n        self._free(seq)\n",
         "        self.running.remove(seq)\n"
-        "        if not seq.num_retractions:\n            seq.lease.free()\n"
-        "        seq.lease = None",
+        "        if not seq.num_retractions:\n            self._free(seq)\n",
     ),
     Mutant(
         "a client that leaves is the server's fault",
@@ -314,18 +313,6 @@ MUTANTS: Final = (
         "cache/radix.py",
         "        if node.is_detached:\n            return node, False\n",
         "",
-    ),
-    Mutant(
-        "every draft counts as right",
-        "core/plan.py",
-        "self.drafts[num_right] == chosen[num_right]",
-        "chosen[num_right] >= 0",
-    ),
-    Mutant(
-        "drafts that were wrong count as computed",
-        "sched/commit.py",
-        "    seq.num_computed = len(seq.tokens) - 1\n    return _delta(",
-        "    seq.num_computed = max(len(seq.tokens) - 1, num_computed + 1)\n    return _delta(",
     ),
 )
 
