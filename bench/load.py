@@ -67,6 +67,7 @@ class Answer:
 
     sent_s: float
     events: list[bytes] = field(default_factory=list)
+    times_s: list[float] = field(default_factory=list)
     first_s: float = 0.0
     last_s: float = 0.0
     prompt_tokens: int = 0
@@ -127,6 +128,7 @@ async def ask(port: int, body: dict[str, object]) -> Answer:
                 if b'"choices":[]' not in line and b'"choices": []' not in line:
                     answer.last_s = time.perf_counter()
                     answer.first_s = answer.first_s or answer.last_s
+                    answer.times_s.append(answer.last_s)
                 answer.events.append(line[6:])
             elif line.startswith(b"data: [DONE]"):
                 return answer

@@ -28,13 +28,14 @@ import sys
 import tempfile
 import time
 import venv
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from bench.load import SCENARIOS, Figures, ServerError, ask, model_name, request, run_round
 
-_REST_S = 2.5
+REST_S = 2.5
 _START_LIMIT_S = 120.0
 _STOP_LIMIT_S = 20.0
 _POLL_S = 0.005
@@ -84,17 +85,17 @@ async def first_token(port: int, process: subprocess.Popen[bytes]) -> str:
     raise ServerError(f"the server did not answer within {_START_LIMIT_S:.0f} s")
 
 
-def take_turn(contestant: Contestant, scenario_name: str, round_number: int) -> Turn:
-    """Start the server, run one round, stop the server.
+@contextmanager
+def launched(contestant: Contestant, streams: int) -> Iterator[tuple[str, float]]:
+    """A server that answers → its model's name and how long its start took; stopped afterwards.
 
-    Raises ServerError, with the end of the server's log, when the server fails.
+    Raises ServerError, with the end of the server's log, when the server or the load fails.
     """
-    scenario = SCENARIOS[scenario_name]
     environment = {key: value for key, value in os.environ.items() if key not in _NOT_FOR_PEERS}
     with tempfile.TemporaryFile() as log:
         launched_s = time.perf_counter()
         process = subprocess.Popen(
-            contestant.argv(scenario.in_flight),
+            contestant.argv(streams),
             stdout=log,
             stderr=log,
             env=environment,
@@ -104,13 +105,20 @@ def take_turn(contestant: Contestant, scenario_name: str, round_number: int) -> 
             name = asyncio.run(first_token(contestant.port, process))
             start_s = time.perf_counter() - launched_s
             asyncio.run(ask(contestant.port, request(name, list(range(2_000, 2_064)), 16)))
-            figures = asyncio.run(run_round(contestant.port, name, scenario, round_number))
+            yield name, start_s
         except (ServerError, OSError, TimeoutError) as error:
             log.seek(0)
             tail = log.read()[-3_000:].decode(errors="replace")
             raise ServerError(f"{contestant.label}: {error}\n{tail}") from error
         finally:
             _stop(process)
+
+
+def take_turn(contestant: Contestant, scenario_name: str, round_number: int) -> Turn:
+    """Start the server, run one round, stop the server. Raises ServerError as `launched`."""
+    scenario = SCENARIOS[scenario_name]
+    with launched(contestant, scenario.in_flight) as (name, start_s):
+        figures = asyncio.run(run_round(contestant.port, name, scenario, round_number))
     return Turn(contestant.label, round_number, start_s, figures)
 
 
@@ -142,7 +150,7 @@ def compete(
                 if out:
                     with out.open("a") as lines:
                         lines.write(json.dumps(asdict(turn)) + "\n")
-                time.sleep(_REST_S)
+                time.sleep(REST_S)
     return turns
 
 
