@@ -219,6 +219,8 @@ class Frontend:
                 num_cached_tokens=load.num_cached_tokens,
                 num_kv_tokens=load.num_kv_tokens,
                 num_steps=load.num_steps,
+                num_drafts=load.num_drafts,
+                num_right_drafts=load.num_right_drafts,
                 num_gone=load.num_gone,
                 num_undelivered=load.num_undelivered,
                 num_disk_tokens=load.num_disk_tokens,

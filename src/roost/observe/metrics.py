@@ -51,6 +51,8 @@ class EngineFigures:
     num_malformed: int = 0
     num_disk_tokens: int = 0
     disk_read_tokens: int = 0
+    num_drafts: int = 0
+    num_right_drafts: int = 0
 
 
 @dataclass(slots=True)
@@ -270,6 +272,12 @@ class _Heard:
                 figures.disk_read_tokens,
             ),
             ("steps", "Steps since it started.", figures.num_steps),
+            ("draft_tokens", "Tokens that speculation tried.", figures.num_drafts),
+            (
+                "right_draft_tokens",
+                "Tokens that speculation tried and that were right.",
+                figures.num_right_drafts,
+            ),
             ("gone_workers", "Lives of HTTP workers that it lost.", figures.num_gone),
             ("undelivered_outputs", "Outputs that reached nobody.", figures.num_undelivered),
         ):

@@ -120,7 +120,8 @@ class Load(msgspec.Struct, frozen=True, array_like=True):
     num_used_tokens: of KV slots, what live requests hold. num_cached_tokens: what the prefix cache
     keeps, in use or not. num_gone: lives of workers that were given up. num_undelivered: outputs
     that reached nobody. num_disk_tokens: what is kept on disk. disk_read_tokens_total: what ever
-    came back from there.
+    came back from there. num_drafts, num_right_drafts: tokens that speculation ever tried, and
+    those of them that were right.
     """
 
     num_running: int = 0
@@ -134,6 +135,8 @@ class Load(msgspec.Struct, frozen=True, array_like=True):
     num_undelivered: int = 0
     num_disk_tokens: int = 0
     disk_read_tokens_total: int = 0
+    num_drafts: int = 0
+    num_right_drafts: int = 0
 
 
 class Heartbeat(msgspec.Struct, frozen=True, array_like=True, tag="heartbeat"):

@@ -48,6 +48,8 @@ def load_of(scheduler: Scheduler, outbox: Outbox) -> Load:
         num_kv_tokens=load.num_pages * PAGE_TOKENS,
         num_steps=load.num_steps,
         generated_tokens_total=load.generated_tokens_total,
+        num_drafts=load.num_drafts,
+        num_right_drafts=load.num_right_drafts,
         num_gone=outbox.num_gone,
         num_undelivered=outbox.num_undelivered,
         num_disk_tokens=load.num_stored_pages * PAGE_TOKENS,

@@ -142,6 +142,8 @@ def test_every_series_is_there_from_the_start_and_of_the_right_type() -> None:
         "roost_engine_kv_cached_tokens": "gauge",
         "roost_engine_kv_tokens": "gauge",
         "roost_engine_steps": "gauge",
+        "roost_engine_draft_tokens": "gauge",
+        "roost_engine_right_draft_tokens": "gauge",
         "roost_engine_gone_workers": "gauge",
         "roost_engine_undelivered_outputs": "gauge",
     }
