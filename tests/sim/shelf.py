@@ -30,6 +30,9 @@ class Shelf:
     def flush(self) -> None:
         self.pages.clear()
 
+    def let_wait(self) -> None:
+        """Nobody ever waits here."""
+
     # ---- the runner's
 
     def wants(self, digest: bytes) -> bool:

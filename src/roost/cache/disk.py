@@ -59,6 +59,7 @@ class DiskPages:
         self._is_off = False
         self._is_closing = False
         self._has_warned = False
+        self._may_wait = False
         # Held while a page is read and while a file is closed: its number may be given again.
         self._reading = threading.Lock()
         # The writer's own: the file that it adds to, and the number of the next.
@@ -93,14 +94,21 @@ class DiskPages:
             self._segments.clear()
             self._changed.notify_all()
 
+    def let_wait(self) -> None:
+        """From now on `wants` waits for time to write a page, and does not refuse it."""
+        with self._changed:
+            self._may_wait = True
+
     # ---- for the runner
 
     def wants(self, digest: bytes) -> bool:
         """Whether to bring this page. False: it is here, or there is no time to write it."""
         with self._changed:
+            if self._may_wait:
+                self._changed.wait_for(lambda: self._is_off or self._has_room())
             if self._is_off or digest in self._where or digest in self._queued:
                 return False
-            return (len(self._queued) + 1) * self.page_bytes <= _MAX_QUEUED_BYTES
+            return self._has_room()
 
     def write(self, digest: bytes, page: bytes) -> None:
         """Keep a page that is wanted. Does not wait for the disk."""
@@ -193,6 +201,7 @@ class DiskPages:
             if segment in self._segments and self._queued.pop(digest, None) is not None:
                 self._where[digest] = (segment, len(segment.digests) - 1)
                 self._touch(segment)
+                self._changed.notify_all()
 
     def _with_room(self) -> Segment:
         """A file for one more page, which then fits into the size. Raises OSError."""
@@ -236,8 +245,12 @@ class DiskPages:
         with self._changed:
             self._is_off = True
             self._queued.clear()
+            self._changed.notify_all()
 
     # ---- both
+
+    def _has_room(self) -> bool:
+        return (len(self._queued) + 1) * self.page_bytes <= _MAX_QUEUED_BYTES
 
     def _touch(self, segment: Segment) -> None:
         """It was used: it goes behind the others."""

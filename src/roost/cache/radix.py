@@ -227,6 +227,13 @@ class PrefixTree:
             gone.append(node)
         return gone
 
+    @property
+    def whole_pages(self) -> list[Node]:
+        """All that are full, what was used last first. O(pages)."""
+        nodes = [node for root in self._roots.values() for node in _below(root)]
+        nodes = [node for node in nodes if node.num_tokens == PAGE_TOKENS]
+        return sorted(nodes, key=lambda node: node.used_at, reverse=True)
+
     def flush(self) -> int:
         """Forget everything → how many pages were freed. What is held is found by nobody from now
         on, and goes when it is released.

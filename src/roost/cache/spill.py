@@ -16,10 +16,15 @@ from roost.core.plan import PAGE_TOKENS
 # when it lies on the disk alone) and takes ten times as long to compute; so a step that reads is
 # shorter than one that computes the same tokens, and nobody waits for more than about 30 ms.
 _MAX_STEP_BYTES: Final = 8 << 20
+# Written when the server ends. A disk takes that in half a second, a slow one in three.
+_MAX_LAST_BYTES: Final = 256 << 20
 
 
 class PageStore(Protocol):
-    """Where pages are kept by digest. What it says it has may still turn out to be gone."""
+    """Where pages are kept by digest. What it says it has may still turn out to be gone.
+
+    let_wait: from now on who brings pages may be held up, so that none is refused for lack of time.
+    """
 
     page_bytes: int
 
@@ -29,6 +34,8 @@ class PageStore(Protocol):
     def num_pages(self) -> int: ...
 
     def flush(self) -> None: ...
+
+    def let_wait(self) -> None: ...
 
 
 class Move(NamedTuple):
@@ -112,11 +119,11 @@ class Spill:
 
     # ---- verbs
 
-    def leave(self, gone: list[Node]) -> None:
-        """These were evicted: keep those that are whole, and first what is before them and is not
+    def leave(self, nodes: list[Node]) -> None:
+        """These are evicted: keep those that are whole, and first what is before them and is not
         kept yet. Without its beginning a page is found by nobody.
         """
-        for node in gone:
+        for node in nodes:
             if node.num_tokens < PAGE_TOKENS:
                 continue
             path = []
@@ -142,6 +149,13 @@ class Spill:
             )
             start += PAGE_TOKENS
         self._fetches.append(_Fetch(node, tuple(coming)))
+
+    def leave_all(self) -> tuple[Move, ...]:
+        """The last saves of all: what was used last of what the tree has."""
+        max_pages = _MAX_LAST_BYTES // self.store.page_bytes
+        self.leave(self._tree.whole_pages[:max_pages])
+        self.store.let_wait()
+        return self.take_moves().saves
 
     def take_moves(self) -> Moves:
         """For the next plan. `land` is called once it is known what came of them."""

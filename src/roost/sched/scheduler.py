@@ -206,6 +206,14 @@ class Scheduler:
         """
         return self._kv.flush() * PAGE_TOKENS
 
+    def put_away(self) -> BatchPlan | None:
+        """When nothing lives any more, and no plan will follow: keep what is known for the next
+        server. None: there is no place for it. Its result is not committed.
+        """
+        assert not len(self._roster), "put away while requests live"
+        saves = () if self._kv.spill is None else self._kv.spill.leave_all()
+        return BatchPlan(self._num_plans + 1, (), saves=saves) if saves else None
+
     def open_session(self, call: OpenSession, now_s: float) -> None:
         """Raises RequestError for an id that is in use or no name, and when there are too many."""
         self._sessions.open(call, now_s)

@@ -114,6 +114,9 @@ class EngineLoop:
             self._say(self._scheduler.end_all(outcome, now_s))
             self._desk.close()
             self._deliver(now_s)
+            # After a fault nobody knows what the pages hold.
+            if outcome is Outcome.SHUTTING_DOWN and (last := self._scheduler.put_away()):
+                self._executor.execute(last)
         finally:
             self._executor.close()
             self._channel.close()

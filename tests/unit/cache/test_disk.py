@@ -263,3 +263,31 @@ def test_a_slow_disk_holds_nobody_up(tmp_path: Path, monkeypatch: pytest.MonkeyP
         may_write.set()
     with opened(tmp_path, 16, page_bytes=size) as pages:
         assert pages.num_pages == 8
+
+
+def test_at_the_end_pages_wait_for_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One more than the queue holds is taken once one of them is written."""
+    size = 8 << 20
+    may_write = threading.Semaphore(1)  # the header of the file
+    write = os.pwrite
+
+    def slow(fd: int, data: memoryview, at: int) -> int:
+        assert may_write.acquire(timeout=20)
+        return write(fd, data, at)
+
+    monkeypatch.setattr(os, "pwrite", slow)
+    with opened(tmp_path, 16, page_bytes=size) as pages:
+        for number in range(8):
+            assert pages.wants(digest(number))
+            pages.write(digest(number), bytes([number]) * size)
+        assert not pages.wants(digest(8))
+        pages.let_wait()
+        for number in range(8, 10):
+            may_write.release(2)
+            assert pages.wants(digest(number))
+            pages.write(digest(number), bytes([number]) * size)
+        may_write.release(40)
+    with opened(tmp_path, 16, page_bytes=size) as pages:
+        assert pages.num_pages == 10

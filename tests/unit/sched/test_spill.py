@@ -175,3 +175,19 @@ def test_answers_are_the_same_whatever_comes_and_goes(seed: int) -> None:
     assert sum(len(plan.loads) for plan in desk.runner.plans) > 0
     desk.scheduler.flush()
     assert desk.pool.num_leased == 0
+
+
+def test_at_the_end_all_that_is_known_is_put_away() -> None:
+    shelf = Shelf()
+    desk = Desk(shelf=shelf)
+    assert desk.scheduler.put_away() is None
+    ask(desk, "a", prompt(0, 90))
+    ask(desk, "b", prompt(1, 40), namespace="x")
+    last = desk.scheduler.put_away()
+    assert last is not None
+    desk.runner.execute(last)
+    assert shelf.num_pages == 5 + 2
+    assert desk.scheduler.put_away() is None
+    assert ask(Desk(shelf=shelf), "a", prompt(0, 90)) == 80
+    assert ask(Desk(shelf=shelf), "b", prompt(1, 40), namespace="x") == 32
+    assert Desk().scheduler.put_away() is None

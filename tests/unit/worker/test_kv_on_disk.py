@@ -89,9 +89,8 @@ def test_answers_are_the_same_from_disk_and_after_a_restart(
         again = ask(loop, corridor, [1, 2, 3, 1, 2, 3])
         loop.close()
         assert [answer.deltas for answer in again] == expected * 2
-    # All is there by now, but for what was in memory when the first server ended.
-    assert [answer.num_cached_tokens for answer in again[:2]] == [144, 144]
-    assert all(answer.num_cached_tokens >= 144 for answer in again[3:])
+    # Evicted by the first server, or put away when it ended.
+    assert all(answer.num_cached_tokens >= 144 for answer in again)
 
 
 def test_another_type_of_kv_is_not_read(built: Build, demo_model: Path, tmp_path: Path) -> None:
