@@ -120,6 +120,8 @@ def trace_of(seed: int, most_requests: int = 64) -> Trace:
         "prefix_cache": drawn.choice(("on", "on", "on", "off")),
         "eviction": drawn.choice(("lru", "lfu", "fifo")),
         "speculate": drawn.choice(("ngram", "ngram", "off")),
+        "schedule_policy": drawn.choice(("lpm", "fcfs", "priority", "fair")),
+        "kv_dtype": drawn.choice(("bf16", "bf16", "bf16", "int8")),
     }
     num_steps = drawn.choice((1, 10, 60))
     arrivals: list[list[int]] = [[] for _ in range(num_steps)]
