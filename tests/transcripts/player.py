@@ -5,7 +5,7 @@
 rewrites the files with what happens now, for review as a diff. Commands:
 
     desk pages=8 step=32 running=4 queued=10 context=512 growth=128 queue_timeout=5
-        session_timeout=9 policy=fair   (any of them, first; growth=-1: learned)
+        session_timeout=9 speculates=yes policy=fair   (any of them, first; growth=-1: learned)
     submit NAME prompt=N new=N [first=N] [min=N] [stop=TEXT] [stop_id=N] [seed=N] [deadline=S]
         [group=TEXT] [priority=N] [tenant=TEXT] [session=ID [after=NAME] [offset=N]
         [drops_output] [replaces] [clamped]]
@@ -147,6 +147,7 @@ def _desk(facts: dict[str, str]) -> Desk:
         max_context_tokens=int(facts.get("context", 512)),
         queue_timeout_s=float(facts.get("queue_timeout", "inf")),
         session_timeout_s=float(facts.get("session_timeout", "inf")),
+        speculates="speculates" in facts,
     )
 
 
@@ -155,6 +156,7 @@ def _step(plan: BatchPlan | None, said: list[Addressed]) -> str:
         return "idle"
     cuts = " ".join(
         f"{part.request_id}[{part.start}:{part.stop}]{'?' if part.samples else ''}"
+        f"{'+' if part.drafts else ''}{bytes(97 + i for i in part.drafts).decode()}"
         for part in plan.slices
     )
     return "\n".join(filter(None, (f"#{plan.number}  {cuts}", _lines(said))))
