@@ -65,10 +65,10 @@ class Door:
         running = self._roster.running
         copies: list[tuple[int, int]] = []
         waiting = self._roster.queue.ready()
-        if not waiting or not (
-            self.preempts
-            or (len(running) < limits.max_running and self._left(limits.max_step_tokens, 0) > 0)
-        ):
+        if not waiting:
+            return copies
+        has_room = len(running) < limits.max_running and self._left(limits.max_step_tokens, 0) > 0
+        if not has_room and not self._is_outranked(waiting, now_s):
             return copies
         num_passed = 0
         admitted: set[int] = set()
@@ -122,6 +122,12 @@ class Door:
         if not self.preempts:
             return 0
         return _AGED_RANK if is_aged(seq, now_s) else seq.envelope.priority
+
+    def _is_outranked(self, waiting: Many[Sequence], now_s: float) -> bool:
+        """Whether one of those that wait goes before the last of those that run."""
+        if not self.preempts:
+            return False
+        return max(self._rank(seq, now_s) for seq in waiting) > self._roster.running[-1].rank
 
     def _left(self, max_step_tokens: int, rank: int) -> int:
         """Tokens of a step for somebody of this rank, who goes before the prompts of lower ones."""
