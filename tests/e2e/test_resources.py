@@ -57,7 +57,9 @@ def test_a_library_gives_back_all_it_took_and_idles_without_work(demo_model: Pat
 
 
 def test_a_server_idles_without_work_and_grows_with_no_request(demo_model: Path) -> None:
-    with serving(demo_model, "--log-level", "warning") as served:
+    # What is cached fills the memory that it may have: little, so that the first requests do.
+    flags = ("--log-level", "warning", "--max-total-tokens", "2048")
+    with serving(demo_model, *flags) as served:
         served.wait_ready()
         family = [psutil.Process(served.process.pid), *served.children()]
         ask_everything(served, range(300))

@@ -277,6 +277,11 @@ def test_a_chat_goes_on_in_a_session_as_if_all_of_it_had_been_sent(four: Served)
     whole_body = {"messages": messages, "max_tokens": 12, "temperature": 0}
     status, whole = call(four, "/v1/chat/completions", whole_body)
     assert status == 200
+    # The turn finds all that was computed: the last prompt, and its answer but for one token.
+    known = first["usage"]["total_tokens"] - 1
+    assert second["usage"].pop("prompt_tokens_details") == {"cached_tokens": known}
+    num_prompt_tokens = second["usage"]["prompt_tokens"]
+    assert whole["usage"].pop("prompt_tokens_details") == {"cached_tokens": num_prompt_tokens - 1}
     assert second["usage"] == whole["usage"]
     assert second["choices"][0]["message"] == whole["choices"][0]["message"]
     status, found = call(four, "/v1/chat/completions", chat_body("nobody", first_text, None, "k-2"))
