@@ -46,7 +46,8 @@ class FixedGrowth:
         wanted = self.pages(seq) - kv.num_held(match)
         for other in running:
             assert other.kv is not None, "running without pages"
-            wanted += self.pages(other) - len(other.kv.pages)
+            # It may have more than it is expected to need, for drafts; nobody else has those.
+            wanted += max(self.pages(other) - len(other.kv.pages), 0)
         return wanted - kv.num_available
 
 

@@ -9,7 +9,7 @@ from tests.sim.fake_runner import alone
 from tests.sim.requests import request, sampling
 
 from roost.cache import KvCache, PagePool
-from roost.sched.growth import FIRST_GUESS_TOKENS, LearnedGrowth
+from roost.sched.growth import FIRST_GUESS_TOKENS, FixedGrowth, LearnedGrowth
 from roost.sched.sequence import Sequence
 
 
@@ -103,3 +103,14 @@ def test_after_a_rush_as_much_is_done_in_a_step_as_before_and_few_are_sent_back(
     assert retractions <= 20
     # 200 · 56 tokens by 20 at a time take 560 steps, if nothing is done twice.
     assert len(done) <= 560
+
+
+def test_pages_for_drafts_are_nobody_else_s() -> None:
+    kv = KvCache(PagePool(4), prefixes="off")
+    speculating, waiting = sequence(0, 1), sequence(1, 32)
+    speculating.kv = kv.open(kv.match("", speculating.tokens, 0), 16)
+    assert speculating.kv is not None
+    assert speculating.kv.extend(2)
+    # It will have 2 pages at its end, and has 3; one is free, and 3 are wanted.
+    match = kv.match("", waiting.tokens, 0)
+    assert FixedGrowth(32).lacking(kv, [speculating], waiting, match) == 2
