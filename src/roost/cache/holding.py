@@ -1,13 +1,14 @@
 """What one sequence holds of the KV cache, and the door to pool and tree."""
 
 from array import array
+from collections.abc import Collection
 from typing import Literal
 
 from roost.cache.following import following
 from roost.cache.lease import Lease
 from roost.cache.pages import PagePool, pages_for
-from roost.cache.radix import Eviction, Match, Node, PrefixTree, num_held_above
-from roost.cache.spill import PageStore, Spill
+from roost.cache.radix import Eviction, Match, Node, PrefixTree
+from roost.cache.spill import Move, Moves, PageStore, Spill
 from roost.core.plan import PAGE_TOKENS
 
 
@@ -15,8 +16,7 @@ class KvCache:
     """Pages on lease, pages in the tree, and free ones. What the tree keeps for later gives way.
 
     prefixes: "on": what was computed is kept and found again. "off": each sequence computes all.
-    store: where pages go that the tree gives up, and come back from; None: nowhere. spill: those
-    on their way.
+    store: where pages go that the tree gives up, and come back from; None: nowhere.
     """
 
     def __init__(
@@ -30,9 +30,9 @@ class KvCache:
         self.pool = pool
         self._tree = PrefixTree(pool, eviction)
         self.keeps_prefixes = prefixes == "on"
-        self.spill: Spill | None = None
+        self._spill: Spill | None = None
         if store is not None and prefixes == "on":
-            self.spill = Spill(store, self._tree, pool)
+            self._spill = Spill(store, self._tree, pool)
 
     @property
     def num_available(self) -> int:
@@ -52,22 +52,18 @@ class KvCache:
     @property
     def num_stored(self) -> int:
         """Pages in the store."""
-        return 0 if self.spill is None else self.spill.store.num_pages
+        return 0 if self._spill is None else self._spill.store.num_pages
 
     @property
     def num_fetched(self) -> int:
         """Pages that ever came back from the store."""
-        return 0 if self.spill is None else self.spill.num_fetched
+        return 0 if self._spill is None else self._spill.num_fetched
 
     def match(self, namespace: str, tokens: "array[int]", limit: int) -> Match:
         """The longest known beginning of `tokens[:limit]`."""
         if not self.keeps_prefixes:
             limit = 0
         return self._tree.match(namespace, tokens, limit)
-
-    def num_held(self, match: Match) -> int:
-        """Pages of a match that some sequence holds already: to share them costs nothing."""
-        return num_held_above(match.node)
 
     def open(self, match: Match, num_tokens: int) -> "Holding | None":
         """Pages for `num_tokens` tokens, those of the match among them. None when it is short."""
@@ -78,16 +74,11 @@ class KvCache:
             return None
         return Holding(self._tree, Lease(self, pages), match, keeps=self.keeps_prefixes)
 
-    def pin(self, holding: "Holding") -> "Pin":
-        """Keep what a sequence computed, which has freed it, for whoever goes on from there."""
-        assert holding.lease.is_free, "pinned before it was freed"
-        return Pin(self._tree, holding.node)
-
     def fetch(self, match: Match, tokens: "array[int]", limit: int) -> bool:
         """Have what the store knows of `tokens[:limit]` beyond the match brought back by the next
         moves. True: it is on its way, or will be; so it is found when those that ask wait a step.
         """
-        spill = self.spill
+        spill = self._spill
         if spill is None:
             return False
         start = len(match.pages) * PAGE_TOKENS
@@ -105,10 +96,28 @@ class KvCache:
         spill.begin(match.node, tokens, start, digests, pages)
         return True
 
+    @property
+    def has_moves(self) -> bool:
+        """Pages wait to come back from the store, also when there is nothing to compute."""
+        return self._spill is not None and bool(self._spill.coming)
+
+    def take_moves(self) -> Moves:
+        """What goes to the store, and comes from it, with the next plan."""
+        return Moves() if self._spill is None else self._spill.take_moves()
+
+    def land(self, unread: Collection[int] | None) -> None:
+        """The last moves were made, but for the pages `unread`; None: nobody knows."""
+        if self._spill is not None:
+            self._spill.land(unread)
+
+    def leave_all(self) -> tuple[Move, ...]:
+        """The last saves of all; none without a store."""
+        return () if self._spill is None else self._spill.leave_all()
+
     def flush(self) -> int:
         """Forget what nobody holds → how many pages that was. The rest is not found again."""
-        if self.spill is not None:
-            self.spill.flush()
+        if self._spill is not None:
+            self._spill.flush()
         return self._tree.flush()
 
     def take(self, num_pages: int) -> tuple[int, ...] | None:
@@ -119,8 +128,8 @@ class KvCache:
                 return None
             gone = self._tree.evict(lacking)
             assert len(gone) == lacking, "pages that can be evicted are not found"
-            if self.spill is not None:
-                self.spill.leave(gone)
+            if self._spill is not None:
+                self._spill.leave(gone)
         return self.pool.take(num_pages)
 
     def give_back(self, pages: tuple[int, ...]) -> None:
@@ -133,9 +142,9 @@ class KvCache:
         pinned = None if pins is None else [pin.node for pin in pins]
         held = [one.node for one in holdings]
         own = [page for one in holdings for page in one.lease.pages]
-        if self.spill is not None:
-            held += self.spill.held
-            own += self.spill.coming
+        if self._spill is not None:
+            held += self._spill.held
+            own += self._spill.coming
         self._tree.check(held, pinned)
         assert len(set(own)) == len(own), "two sequences own one page"
         assert len(own) + self._tree.num_pages == self.pool.num_leased, "a page is nobody's"
@@ -197,6 +206,11 @@ class Holding:
     def guess(self, tokens: "array[int]", most: int) -> "array[int]":
         """Up to `most` tokens that came next in another sequence of this beginning."""
         return following(self.node, tokens[len(self._shared) * PAGE_TOKENS :].tobytes(), most)
+
+    def pin(self) -> "Pin":
+        """Keep what was computed, once it was freed, for whoever goes on from there."""
+        assert self.lease.is_free, "pinned before it was freed"
+        return Pin(self._tree, self.node)
 
     def settle(self, tokens: "array[int]", num_computed: int) -> None:
         """Enter the pages that are full by now, so that others find them."""

@@ -76,6 +76,11 @@ class Match:
     def num_tokens(self) -> int:
         return len(self.pages) * PAGE_TOKENS + self.num_tail_tokens
 
+    @property
+    def num_held(self) -> int:
+        """Pages of it that some sequence holds already: to share them costs nothing."""
+        return sum(one.num_holds > 0 for one in _upwards(self.node))
+
 
 _RANKS: Final[dict[Eviction, Callable[[Node], tuple[int, ...]]]] = {
     "lru": lambda node: (node.used_at,),
@@ -363,11 +368,6 @@ def _latest(node: Node) -> Node:
     while node.heir is not None:
         node = node.heir
     return node
-
-
-def num_held_above(node: Node) -> int:
-    """Of this page and those above it, how many are held."""
-    return sum(one.num_holds > 0 for one in _upwards(node))
 
 
 def _use(node: Node, now: int) -> None:

@@ -43,7 +43,7 @@ class FixedGrowth:
         return pages_for(min(len(seq.tokens) + self._growth_tokens, seq.max_tokens))
 
     def lacking(self, kv: KvCache, running: Iterable[Sequence], seq: Sequence, match: Match) -> int:
-        wanted = self.pages(seq) - kv.num_held(match)
+        wanted = self.pages(seq) - match.num_held
         for other in running:
             assert other.kv is not None, "running without pages"
             # It may have more than it is expected to need, for drafts; nobody else has those.
@@ -75,11 +75,11 @@ class LearnedGrowth:
         """As each ends, it gives back what only it has, and those that go on grow into that: so
         what is wanted is the most at any ending, not what all have at their own.
         """
-        now = pages_for(len(seq.tokens)) - kv.num_held(match)
+        now = pages_for(len(seq.tokens)) - match.num_held
         # Of each: tokens to come, and pages that come free at its end.
         parts = [(self.more_tokens(other), _own_pages(other)) for other in running]
         if not parts:
-            return self.pages(seq) - kv.num_held(match) - kv.num_available
+            return self.pages(seq) - match.num_held - kv.num_available
         parts.append((self.more_tokens(seq), pages_for(len(seq.tokens)) - len(match.pages)))
         parts.sort()
         most = 0

@@ -4,7 +4,7 @@ from array import array
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from roost.cache import KvCache, Moves
+from roost.cache import KvCache
 from roost.core.calls import OpenSession
 from roost.core.errors import RequestError
 from roost.core.events import Accepted, Ended, Started
@@ -151,10 +151,9 @@ class Scheduler:
         )
         if slices and self._limits.speculates:
             self._speculator.add(sequences, slices, self._kv, max_tokens)
-        spill = self._kv.spill
-        if not slices and (spill is None or not spill.coming):
+        if not slices and not self._kv.has_moves:
             return None
-        moves = Moves() if spill is None else spill.take_moves()
+        moves = self._kv.take_moves()
         self._door.planned(sequences, slices)
         self._num_plans += 1
         plan = BatchPlan(self._num_plans, tuple(slices), tuple(copies), *moves)
@@ -166,8 +165,7 @@ class Scheduler:
         flight = self._take_flight(result.number)
         assert len(result.results) == len(flight.sequences), "a result is missing"
         self._budget.observe(flight.plan, now_s - flight.since_s)
-        if self._kv.spill is not None:
-            self._kv.spill.land(result.unread)
+        self._kv.land(result.unread)
         said: list[Addressed] = []
         for seq, cut, row in zip(flight.sequences, flight.plan.slices, result.results, strict=True):
             assert row.request_id == cut.request_id, "results in another order than the plan"
@@ -194,8 +192,7 @@ class Scheduler:
     def fail(self, number: int, now_s: float, *, message: str) -> list[Addressed]:
         """The plan in flight could not be computed: its requests end, all others go on."""
         broken = [seq for seq in self._take_flight(number).sequences if not seq.is_ended]
-        if self._kv.spill is not None:
-            self._kv.spill.land(None)
+        self._kv.land(None)
         return self._end_each(
             broken, lambda seq: endings.faulted(seq, now_s, message=message), now_s
         )
@@ -211,7 +208,7 @@ class Scheduler:
         server. None: there is no place for it. Its result is not committed.
         """
         assert not len(self._roster), "put away while requests live"
-        saves = () if self._kv.spill is None else self._kv.spill.leave_all()
+        saves = self._kv.leave_all()
         return BatchPlan(self._num_plans + 1, (), saves=saves) if saves else None
 
     def open_session(self, call: OpenSession, now_s: float) -> None:
@@ -330,7 +327,7 @@ class Scheduler:
             for other in self._sessions.drop(turn, now_s).dropped:
                 answers.append(endings.orphaned(self._leave(other), now_s))
             return answers
-        pin = None if held is None else self._kv.pin(held)
+        pin = None if held is None else held.pin()
         settled = self._sessions.commit(turn, seq.output_ids, now_s, pin)
         for other in settled.dropped:
             answers.append(endings.replaced(self._leave(other), turn.rid, now_s))

@@ -167,7 +167,7 @@ def test_two_that_begin_a_namespace_at_once_do_no_harm() -> None:
 
 def test_a_longer_page_inherits_the_pins_of_that_whose_place_it_takes() -> None:
     kv = cache(6)
-    pin = kv.pin(computed(kv, ids((1, 16), (2, 5))))
+    pin = computed(kv, ids((1, 16), (2, 5))).pin()
     computed(kv, ids((1, 16), (2, 12)))
     computed(kv, ids((1, 16), (2, 16), (3, 1)))
     kv.check([], [pin])
@@ -209,12 +209,12 @@ def test_without_prefixes_nothing_is_kept() -> None:
     kv = cache(is_on=False)
     holding = computed(kv, A_B_TAIL)
     assert (known(kv, A_B_TAIL), kv.num_kept, kv.pool.num_free) == (0, 0, 8)
-    kv.pin(holding).free()
+    holding.pin().free()
 
 
 def test_a_pin_covers_the_tail_and_is_freed_once() -> None:
     kv = cache(6)
-    pin = kv.pin(computed(kv, A_B_TAIL))
+    pin = computed(kv, A_B_TAIL).pin()
     kv.check([], [pin])
     # Newer, but of no session: these go first.
     computed(kv, ids((9, 48)))
@@ -298,7 +298,7 @@ class Machine(RuleBasedStateMachine):
         holding, tokens, done = self.running.pop(index % len(self.running))
         holding.free(tokens, done)
         if is_pinned:
-            self.pins.append(self.kv.pin(holding))
+            self.pins.append(holding.pin())
 
     @rule(index=st.integers(0, 9))
     def unpin(self, index: int) -> None:
