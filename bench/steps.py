@@ -7,15 +7,15 @@ may.
 """
 
 import argparse
-import math
 import statistics
 import time
 from typing import get_args
 
+from tests.sim.requests import request, sampling
+
 from roost.cache import KvCache, PagePool
-from roost.core.params import Sampling
 from roost.core.plan import BatchPlan, SliceResult, StepResult
-from roost.core.request import NO_LOGPROBS, Envelope, GenerateRequest, Origin, RequestId
+from roost.core.request import GenerateRequest
 from roost.sched import PolicyName, SchedLimits, Scheduler
 from roost.text import StopMatcher
 
@@ -23,31 +23,15 @@ _PROMPT_TOKENS = 200
 _WAITING = 1000
 
 
-def request(number: int, num_new_tokens: int) -> GenerateRequest:
+def asked(number: int, num_new_tokens: int) -> GenerateRequest:
     """A prompt that shares nothing with others'."""
-    sampling = Sampling(
-        max_new_tokens=num_new_tokens,
-        min_new_tokens=0,
-        temperature=0.0,
-        top_k=0,
-        top_p=1.0,
-        min_p=0.0,
-        frequency_penalty=0.0,
-        presence_penalty=0.0,
-        repetition_penalty=1.0,
-        logit_bias=(),
-        seed=0,
-        stop_ids=(2,),
-        stops=(),
-        stop_regexes=(),
-        no_stop_trim=False,
-        skip_special_tokens=True,
+    return request(
+        f"r{number}",
+        (number, *range(3, _PROMPT_TOKENS + 2)),
+        sampling(num_new_tokens, stop_ids=(2,)),
+        serial=number + 1,
+        priority=number % 3,
     )
-    envelope = Envelope(
-        RequestId(f"r{number}"), Origin(0, 1), number + 1, 0.0, math.inf, number % 3, ""
-    )
-    prompt_ids = (number, *range(3, _PROMPT_TOKENS + 2))
-    return GenerateRequest(envelope, prompt_ids, sampling, NO_LOGPROBS)
 
 
 def compute(plan: BatchPlan) -> StepResult:
@@ -71,7 +55,7 @@ def measure(policy: PolicyName, rows: int, steps: int, num_waiting: int) -> floa
     kv = KvCache(PagePool(num_pages))
     scheduler = Scheduler(kv, limits, lambda _token_id, _skip: b"x", StopMatcher)
     for number in range(rows):
-        scheduler.submit(request(number, num_new_tokens), 0.0)
+        scheduler.submit(asked(number, num_new_tokens), 0.0)
     now_s = 0.0
     took_ms: list[float] = []
     while len(took_ms) < steps:
@@ -88,7 +72,7 @@ def measure(policy: PolicyName, rows: int, steps: int, num_waiting: int) -> floa
             if not took_ms:
                 for number in range(rows, rows + num_waiting):
                     # Too long to fit beside the others.
-                    scheduler.submit(request(number, num_pages * 16 - _PROMPT_TOKENS), now_s)
+                    scheduler.submit(asked(number, num_pages * 16 - _PROMPT_TOKENS), now_s)
             took_ms.append(took_s * 1e3)
     return statistics.median(took_ms[1:])
 

@@ -192,6 +192,11 @@ def is_idle(served: Served) -> bool:
     return all(figures[n] == 0 for n in names) and served.metric("roost_requests_in_flight") == 0
 
 
+def has_in_flight(served: Served, num_requests: int) -> bool:
+    """So many requests have come in and not ended, in all processes together."""
+    return served.metric("roost_requests_in_flight") == num_requests
+
+
 def outcomes(served: Served) -> dict[str, int]:
     """How many requests ended, by outcome."""
     return samples(served, "roost_requests_total")

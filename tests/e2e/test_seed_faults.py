@@ -6,6 +6,7 @@ import random
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -20,6 +21,7 @@ from tests.e2e.raw import (
     call,
     generate,
     get,
+    has_in_flight,
     is_idle,
     outcomes,
     risen,
@@ -138,7 +140,7 @@ def test_a_thousand_clients_that_cancel_are_nobodys_fault_and_leave_nothing(four
         with all_asked(four, bodies) as raws:
             # One that leaves before its request was read asked for nothing: see the next test.
             num_sent = sum(client.n for client in wave)
-            until(lambda n=num_sent: four.metric("roost_requests_in_flight") == n)  # type: ignore[misc]
+            until(partial(has_in_flight, four, num_sent))
             at_once(lambda pair: give_up(four, *pair), zip(wave, raws, strict=True))
         if start == NUM_CLIENTS // 2:
             assert generate(four, "The capital of France is", 16)["text"] == canary

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from tests.e2e.raw import (
     at_once,
     call,
     get,
+    has_in_flight,
     is_idle,
     load,
     paused,
@@ -167,7 +169,7 @@ def test_turns_of_a_session_wait_for_each_other_and_branches_do_not(four: Served
         with paused(four):
             for number, body in enumerate(bodies, start=1):
                 raws.append(stack.enter_context(Raw(four, "/generate", body)))
-                until(lambda n=number: four.metric("roost_requests_in_flight") == n)  # type: ignore[misc]
+                until(partial(has_in_flight, four, number))
             _, (tree,) = get(four, "/sessions")
             assert [t["state"] for t in tree["turns"]] == ["waiting", "held", "held"]
         answers = [raw.json()["meta_info"]["prompt_tokens"] for raw in raws]

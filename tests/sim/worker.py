@@ -102,8 +102,7 @@ class Worker:
         self._ended_by_engine: set[int] = set()
         self.witness = Witness(lambda: agenda.now_s)
         self.keeper = LineKeeper()
-        # Its own, known to nobody else, and gone with it.
-        logger = logging.Logger("front", logging.DEBUG)  # noqa: LOG001
+        logger = logging.Logger("front", logging.DEBUG)  # noqa: LOG001  known to it alone
         logger.addHandler(self.keeper)
         network.connect(origin, self._hear)
         self._network = network

@@ -66,16 +66,16 @@ def share_counts(worker: int) -> None:
     from the last one's counts. Before the first Meter; the library has found the directory in
     PROMETHEUS_MULTIPROC_DIR when it was imported.
     """
-    values.ValueClass = values.MultiProcessValue(lambda: worker)  # type: ignore[no-untyped-call]
+    values.ValueClass = values.MultiProcessValue(lambda: worker)
 
 
 def worker_has_ended(directory: Path, worker: int) -> None:
     """The process of that worker is dead, and so is what it had at hand."""
     # The library would have the file removed; a scrape that meets it half made again would fail.
-    gauges = MmapedDict(str(directory / f"gauge_sum_{worker}.db"))  # type: ignore[no-untyped-call]
-    for key, _, _ in list(gauges.read_all_values()):  # type: ignore[no-untyped-call]
-        gauges.write_value(key, 0.0, 0.0)  # type: ignore[no-untyped-call]
-    gauges.close()  # type: ignore[no-untyped-call]
+    gauges = MmapedDict(str(directory / f"gauge_sum_{worker}.db"))
+    for key, _, _ in list(gauges.read_all_values()):
+        gauges.write_value(key, 0.0, 0.0)
+    gauges.close()
 
 
 class Meter:
@@ -240,7 +240,7 @@ class Meter:
         counted = self._own
         if self._directory is not None:
             counted = CollectorRegistry()
-            MultiProcessCollector(counted, str(self._directory))  # type: ignore[no-untyped-call]
+            MultiProcessCollector(counted, str(self._directory))
         heard = CollectorRegistry()
         heard.register(_Heard(self._figures))
         return generate_latest(counted) + generate_latest(heard)
