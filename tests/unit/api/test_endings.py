@@ -62,8 +62,8 @@ def test_an_ending_before_the_first_byte_has_its_status(
         assert error["code"] == client.status
 
 
-@pytest.mark.parametrize("path", BODIES)
-def test_a_fault_after_the_first_byte_is_one_error_frame_and_the_end(rig: Rig, path: str) -> None:
+def ended_in_a_stream(rig: Rig, path: str, outcome: Outcome, message: str) -> Client:
+    """A client whose request ends from here when it has heard the first two tokens."""
     rig.parrot.closes_after = 2
 
     async def scene() -> Client:
@@ -71,12 +71,17 @@ def test_a_fault_after_the_first_byte_is_one_error_frame_and_the_end(rig: Rig, p
         task = asyncio.create_task(client.run())
         await client.heard.wait()
         assert await asyncio.to_thread(rig.parrot.is_closed.wait, 10)
-        rig.frontend.end_all(Outcome.ENGINE_FAULT, "because")
+        rig.frontend.end_all(outcome, message)
         await task
         rig.parrot.gate.set()
         return client
 
-    client = rig.run(scene())
+    return rig.run(scene())
+
+
+@pytest.mark.parametrize("path", BODIES)
+def test_a_fault_after_the_first_byte_is_one_error_frame_and_the_end(rig: Rig, path: str) -> None:
+    client = ended_in_a_stream(rig, path, Outcome.ENGINE_FAULT, "because")
     assert client.status == 200
     frames = frames_of(client.received.decode())
     assert len(frames) > 1
@@ -269,19 +274,8 @@ def test_the_last_frame_of_a_native_stream_that_failed_says_it_both_ways(
     rig: Rig, path: str
 ) -> None:
     """Clients of `/generate` look for either; OpenAI's look for the error alone."""
-    rig.parrot.closes_after = 2
-
-    async def scene() -> Client:
-        client = Client(rig, path, {**BODIES[path], "stream": True})
-        task = asyncio.create_task(client.run())
-        await client.heard.wait()
-        assert await asyncio.to_thread(rig.parrot.is_closed.wait, 10)
-        rig.frontend.end_all(Outcome.DEADLINE, "Request running timeout reached.")
-        await task
-        rig.parrot.gate.set()
-        return client
-
-    last = json.loads(frames_of(rig.run(scene()).received.decode())[-1])
+    client = ended_in_a_stream(rig, path, Outcome.DEADLINE, "Request running timeout reached.")
+    last = json.loads(frames_of(client.received.decode())[-1])
     assert last["error"]["message"] == "Request running timeout reached."
     assert last["error"]["type"] == "timeout_error"
     if path == "/generate":

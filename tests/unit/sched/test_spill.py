@@ -31,6 +31,15 @@ def prompt(first: int, num_tokens: int) -> list[int]:
     return [(first + i * i) % 20 for i in range(num_tokens)]
 
 
+def after_two_prompts() -> tuple[Shelf, Desk]:
+    """There was memory for one of them, so the full pages of the first are on the shelf."""
+    shelf = Shelf()
+    desk = Desk(num_pages=8, shelf=shelf)
+    ask(desk, "a", prompt(0, 90))
+    ask(desk, "b", prompt(1, 90))
+    return shelf, desk
+
+
 def test_what_was_evicted_comes_back() -> None:
     shelf = Shelf()
     desk = Desk(num_pages=8, shelf=shelf)
@@ -45,10 +54,7 @@ def test_what_was_evicted_comes_back() -> None:
 
 
 def test_the_next_server_finds_what_the_last_one_kept() -> None:
-    shelf = Shelf()
-    desk = Desk(num_pages=8, shelf=shelf)
-    ask(desk, "a", prompt(0, 90))
-    ask(desk, "b", prompt(1, 90))
+    shelf, _ = after_two_prompts()
     assert ask(Desk(num_pages=8, shelf=shelf), "a", prompt(0, 90)) == 80
     # Its own pages beyond a beginning that it shares.
     longer = [*prompt(0, 64), *prompt(5, 60)]
@@ -65,10 +71,7 @@ def test_a_namespace_finds_only_its_own() -> None:
 
 
 def test_a_page_that_cannot_be_read_is_computed_again_with_all_behind_it() -> None:
-    shelf = Shelf()
-    desk = Desk(num_pages=8, shelf=shelf)
-    ask(desk, "a", prompt(0, 90))
-    ask(desk, "b", prompt(1, 90))
+    shelf, _ = after_two_prompts()
     third = list(shelf.pages)[-3]
     shelf.lost.add(third)
     other = Desk(shelf=shelf)
@@ -77,10 +80,7 @@ def test_a_page_that_cannot_be_read_is_computed_again_with_all_behind_it() -> No
 
 
 def test_a_step_that_fails_while_loading_is_not_tried_again() -> None:
-    shelf = Shelf()
-    desk = Desk(num_pages=8, shelf=shelf)
-    ask(desk, "a", prompt(0, 90))
-    ask(desk, "b", prompt(1, 90))
+    shelf, _ = after_two_prompts()
     other = Desk(shelf=shelf)
     other.runner.fail_next = True
     assert ask(other, "a", prompt(0, 90)) == 0
@@ -88,10 +88,7 @@ def test_a_step_that_fails_while_loading_is_not_tried_again() -> None:
 
 
 def test_requests_with_one_beginning_have_it_read_once() -> None:
-    shelf = Shelf()
-    desk = Desk(num_pages=8, shelf=shelf)
-    ask(desk, "a", prompt(0, 90))
-    ask(desk, "b", prompt(1, 90))
+    shelf, _ = after_two_prompts()
     other = Desk(shelf=shelf)
     for number in range(3):
         tokens = (*prompt(0, 80), *prompt(number + 7, 9))
@@ -102,10 +99,7 @@ def test_requests_with_one_beginning_have_it_read_once() -> None:
 
 
 def test_others_go_on_while_a_beginning_is_read() -> None:
-    shelf = Shelf()
-    desk = Desk(num_pages=8, shelf=shelf)
-    ask(desk, "a", prompt(0, 90))
-    ask(desk, "b", prompt(1, 90))
+    shelf, _ = after_two_prompts()
     other = Desk(shelf=shelf)
     other.submit(request("a", tuple(prompt(0, 90)), sampling(2)))
     other.submit(request("c", tuple(prompt(3, 20)), sampling(9)))
@@ -120,10 +114,7 @@ def test_others_go_on_while_a_beginning_is_read() -> None:
 
 def test_a_step_reads_no_more_than_it_may() -> None:
     """A page is of 3 MiB here, so a step may read two."""
-    shelf = Shelf()
-    desk = Desk(num_pages=8, shelf=shelf)
-    ask(desk, "a", prompt(0, 90))
-    ask(desk, "b", prompt(1, 90))
+    shelf, _ = after_two_prompts()
 
     class Large(Shelf):
         def __init__(self) -> None:
@@ -139,10 +130,7 @@ def test_a_step_reads_no_more_than_it_may() -> None:
 
 
 def test_a_flush_forgets_the_shelf_too() -> None:
-    shelf = Shelf()
-    desk = Desk(num_pages=8, shelf=shelf)
-    ask(desk, "a", prompt(0, 90))
-    ask(desk, "b", prompt(1, 90))
+    shelf, desk = after_two_prompts()
     desk.scheduler.flush()
     assert shelf.num_pages == 0
     assert ask(desk, "a again", prompt(0, 90)) == 0
