@@ -1,6 +1,7 @@
-"""What the prefix cache and the scheduler are worth: roost, roost without its cache, llama.cpp.
+"""What the prefix cache and the scheduler are worth: roost, roost without its cache, others.
 
-    python -m bench.prefix [--llama-server PATH] [--rounds 3] [--scenarios shared chat long …]
+    python -m bench.prefix [--llama-server PATH] [--peer LABEL=COMMAND] [--rounds 3]
+        [--scenarios shared chat long …]
 
 As in `bench/serve.py` the servers take turns, each is started afresh for each turn, and what counts
 is the ratio within one run.
@@ -23,7 +24,6 @@ import argparse
 import asyncio
 import itertools
 import json
-import os
 import random
 import signal
 import statistics
@@ -32,10 +32,9 @@ import time
 import urllib.request
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from pathlib import Path
 
+from bench.contestants import REST_S, Contestant, add_options, chosen, launched, peers, roost
 from bench.load import Answer, ask, request
-from bench.serve import REST_S, Contestant, demo_model, launched, peer_command
 
 _COMMON, _OWN, _NEW = 1_024, 32, 64
 _LONG_TOKENS = 7_000
@@ -183,22 +182,21 @@ SCENARIOS: dict[str, tuple[Scenario, int]] = {
 
 
 def contestants_for(scenario: str, options: argparse.Namespace) -> list[Contestant]:
-    threads = len(os.sched_getaffinity(0))
-    model = str(options.model or demo_model())
-    serve = (options.roost, "serve", model, "--port", str(options.port), "--log-level", "warning")
+    quiet = ("--log-level", "warning")
     if scenario == "overload":
-        few = ("--max-total-tokens", str(_POOL_TOKENS))
-        return [Contestant("roost", options.port, (*serve, *few))]
-    peer = peer_command(options.llama_server, Path(model), options.port + 1, threads)
-    # One pool for all slots, as the long prompt needs more than its share.
-    best = ("-kvu", "--cache-reuse", "64") if options.llama_server else ()
+        return [roost(options, *quiet, "--max-total-tokens", str(_POOL_TOKENS))]
     found = [
-        Contestant("roost", options.port, (*serve, *options.roost_flags.split())),
-        Contestant("roost, no cache", options.port, (*serve, "--prefix-cache", "off")),
-        Contestant("llama.cpp", options.port + 1, (*peer, *best)),
+        roost(options, *quiet),
+        roost(options, *quiet, "--prefix-cache", "off", label="roost, no cache"),
+        # One pool for all slots, as the long prompt needs more than its share.
+        *peers(options, "-kvu", "--cache-reuse", "64"),
     ]
     # Without a cache, nothing is otherwise for prompts that have nothing in common.
-    return [one for one in found if scenario != "long" or one.label != "roost, no cache"]
+    return [
+        one
+        for one in chosen(found, options)
+        if scenario != "long" or one.label != "roost, no cache"
+    ]
 
 
 def take_turn(contestant: Contestant, scenario: str, seed: int) -> Figures:
@@ -241,11 +239,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="What the prefix cache and scheduler are worth.")
     parser.add_argument("--scenarios", nargs="+", choices=SCENARIOS, default=list(SCENARIOS))
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--model", type=Path, help="GGUF file; the demo model by default")
-    parser.add_argument("--roost", default=str(Path(sys.executable).parent / "roost"))
-    parser.add_argument("--roost-flags", default="", help="more flags for `roost serve`")
-    parser.add_argument("--llama-server", default=os.environ.get("LLAMA_SERVER"))
-    parser.add_argument("--port", type=int, default=8_120, help="this one and the next are used")
+    add_options(parser, port=8_120)
     options = parser.parse_args()
     # An ending by a signal must still stop the server that has its turn.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))

@@ -3,7 +3,7 @@
     python bench/xllamacpp_server.py MODEL.gguf --port 8111 --parallel 16 --threads 2
 
 The wheel is compiled for many machines and picks its kernels at start; a native build of
-`llama-server` may be faster. Takes the settings that `bench/serve.py` gives `llama-server`.
+`llama-server` may be faster. Takes the settings that `bench/contestants.py` gives `llama-server`.
 """
 
 import argparse

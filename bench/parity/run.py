@@ -13,7 +13,7 @@ import subprocess
 import venv
 from pathlib import Path
 
-from bench.serve import demo_model
+from bench.contestants import demo_model
 
 _HERE = Path(__file__).parent
 _ROOT = _HERE.parents[1]
