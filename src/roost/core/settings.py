@@ -157,7 +157,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             description="Try tokens that came after the same tokens before, in steps with room for "
             "them. Answers stay the same to the last bit; those that repeat come faster."
         ),
-    ] = "off"
+    ] = "ngram"
     max_sessions: Annotated[
         int, Meta(ge=0, description="Most sessions that are open at a time; one more is refused.")
     ] = 1024
