@@ -24,10 +24,6 @@ from roost.weights.values import float_values
 Quantization = Literal["int8", "int4"]
 _GROUP: Final = 32  # inputs that share a scale: rows of other lengths stay as they are
 
-# Kept weights up to here are copied into memory of huge pages, a moment's work; larger ones stay
-# mapped, so that engines share them and the system can drop what it has on disk anyway.
-_MAX_COPIED_BYTES: Final = 512 << 20
-
 
 @dataclass(frozen=True, slots=True)
 class PackOptions:
@@ -160,7 +156,7 @@ def _packed(
         kept = _pack_file(files, segments, options.cache_dir, options.quantize)
         found = kept.map(sizes)
         if found is not None:
-            return _finish(segments, _settled(found)), f"packed weights read from {kept.path}"
+            return _finish(segments, found), f"packed weights read from {kept.path}"
         try:
             with kept.write(sizes) as (targets, taken):
                 taken.extend(_fill(segments, targets, options))
@@ -169,7 +165,7 @@ def _packed(
         else:
             written = kept.map(sizes)
             if written is not None:
-                return _finish(segments, _settled(written)), f"weights packed, kept at {kept.path}"
+                return _finish(segments, written), f"weights packed, kept at {kept.path}"
             reason = f"{kept.path} did not stay as written"
     targets = huge_bytes(sizes)
     scales = _fill(segments, targets, options)
@@ -177,17 +173,6 @@ def _packed(
         _finish(segments, list(zip(targets, scales, strict=True))),
         f"weights packed, not kept ({reason})",
     )
-
-
-def _settled(mapped: list[tuple[Bytes, float]]) -> list[tuple[Bytes, float]]:
-    """The mapped segments, copied where a copy is cheap and the huge pages pay for it."""
-    sizes = [data.nbytes for data, _ in mapped]
-    if sum(sizes) > _MAX_COPIED_BYTES:
-        return mapped
-    copies = huge_bytes(sizes)
-    for copy, (data, _) in zip(copies, mapped, strict=True):
-        copy[:] = data
-    return [(copy, scale) for copy, (_, scale) in zip(copies, mapped, strict=True)]
 
 
 def _finish(segments: Sequence[_SegmentPlan], packed: list[tuple[Bytes, float]]) -> list[Segment]:
