@@ -220,6 +220,17 @@ inline I dpbusd_epi32(const I& source, const I& a, const I& b) {
     return out;
   });
 }
+// Two products of 16-bit integers, added to the lane of `source`.
+inline I dpwssd_epi32(const I& source, const I& a, const I& b) {
+  const auto sum = lanes<int32_t>(source);
+  const auto x = lanes<int16_t>(a);
+  const auto y = lanes<int16_t>(b);
+  return build<I, int32_t>(
+      [&](unsigned i) { return sum.v[i] + x.v[2 * i] * y.v[2 * i] + x.v[2 * i + 1] * y.v[2 * i + 1]; });
+}
+inline I sub_epi16(const I& a, const I& b) {
+  return map<I, uint16_t>(a, b, [](uint16_t x, uint16_t y) { return x - y; });
+}
 
 // Comparisons and choices.
 inline Mask16 cmp_ps_mask(const F& a, const F& b, int predicate) {
@@ -319,6 +330,7 @@ inline __m256i extracti64x4_epi64(const I& a, int half) {
 #define _mm512_cvtss_f32 ::roost_emulated::cvtss_f32
 #define _mm512_div_ps ::roost_emulated::div_ps
 #define _mm512_dpbusd_epi32 ::roost_emulated::dpbusd_epi32
+#define _mm512_dpwssd_epi32 ::roost_emulated::dpwssd_epi32
 #define _mm512_extractf32x8_ps ::roost_emulated::extractf32x8_ps
 #define _mm512_extracti64x4_epi64 ::roost_emulated::extracti64x4_epi64
 #define _mm512_fmadd_ps ::roost_emulated::fmadd_ps
@@ -352,6 +364,7 @@ inline __m256i extracti64x4_epi64(const I& a, int half) {
 #define _mm512_store_si512 ::roost_emulated::store_aligned
 #define _mm512_storeu_ps ::roost_emulated::store
 #define _mm512_storeu_si512 ::roost_emulated::store
+#define _mm512_sub_epi16 ::roost_emulated::sub_epi16
 #define _mm512_sub_epi32 ::roost_emulated::sub_epi32
 #define _mm512_sub_ps ::roost_emulated::sub_ps
 #define _mm512_ternarylogic_epi32 ::roost_emulated::ternarylogic_epi32

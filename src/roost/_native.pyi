@@ -7,13 +7,14 @@ import numpy as np
 import numpy.typing as npt
 
 _U8: TypeAlias = npt.NDArray[np.uint8]
-_I8: TypeAlias = npt.NDArray[np.int8]
 _I32: TypeAlias = npt.NDArray[np.int32]
 _U32: TypeAlias = npt.NDArray[np.uint32]
 _F32: TypeAlias = npt.NDArray[np.float32]
 _View: TypeAlias = tuple[int, int, int]  # buffer, offset, width
 _Part: TypeAlias = tuple[_View, int, int, float, int, int, int]
 _Segment: TypeAlias = tuple[int, int, int, float, _U8]
+
+NUMERICS: int
 
 def available_isas() -> list[str]: ...
 
@@ -41,7 +42,7 @@ def dequantize(
     cols: int,
     scale: float,
 ) -> _F32: ...
-def quantize_rows(isa: str, x: _F32, num_terms: int = 1) -> tuple[_I8, _F32, _F32, _I32, _I32]: ...
+def quantize_rows(isa: str, x: _F32, num_terms: int = 1) -> tuple[_I32, _F32, _F32, _I32, _I32]: ...
 
 # the other kernels, row by row
 def rms_norm(isa: str, x: _F32, weight: _F32, eps: float, /) -> _F32: ...

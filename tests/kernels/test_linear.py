@@ -113,8 +113,8 @@ def seen_by_kernels(matrix: Matrix, x: F32, num_terms: int = 1) -> F64:
     if matrix.format <= WeightFormat.BF16:
         return x.astype(np.float64)
     q, scale, *_ = _native.quantize_rows("portable", x, num_terms)
-    parts = q.astype(np.float64).reshape(*scale.shape, 32) * scale.astype(np.float64)[..., None]
-    whole: F64 = parts.reshape(len(x), -1, num_terms, 32).sum(axis=2).reshape(x.shape)
+    seen = q.astype(np.float64).reshape(*scale.shape, 32) * scale.astype(np.float64)[..., None]
+    whole: F64 = seen.reshape(x.shape)
     return whole
 
 
@@ -170,11 +170,11 @@ def test_results_are_those_of_float64(
         seen = seen_by_kernels(matrix, x, num_terms)
         weights = matrix.dequantized(isa).astype(np.float64)
         if matrix.format > WeightFormat.BF16:
-            # A group adds two roundings of the sum so far, and three of its own products. Codes
+            # A group adds two roundings of the sum so far, and four of its own products. Codes
             # span their range in a group, so scale · code and the minimum are each at most twice
             # the group's largest weight.
             sizes = 4 * group_magnitudes(matrix.weights)
-            roundings = 2 * num_terms * (cols // 32) + 3
+            roundings = 2 * (cols // 32) + 4
         else:
             sizes = np.abs(weights)
             roundings = cols
@@ -280,21 +280,27 @@ def test_activations_are_quantised_to_nearest_even(isa: str) -> None:
 
 
 @pytest.mark.parametrize("isa", ISAS)
-def test_two_terms_keep_fifteen_bits(isa: str) -> None:
+def test_fine_activations_keep_fifteen_bits(isa: str) -> None:
     x = activations(9, 576) * np.float32(3)
     x[4, :64] = 0
     x[5, 3] = np.float32(1e9)
-    q, scale, *_ = _native.quantize_rows(isa, x, 2)
-    one_q, one_scale, *_ = _native.quantize_rows(isa, x, 1)
-    terms = q.reshape(9, 18, 2, 32)
-    assert np.array_equal(terms[:, :, 0].reshape(9, 576), one_q)
-    assert same_bits(np.ascontiguousarray(scale.reshape(9, 18, 2)[..., 0]), one_scale)
-    parts = terms.astype(np.float64) * scale.reshape(9, 18, 2, 1).astype(np.float64)
-    error = np.abs(parts.sum(axis=2) - x.reshape(9, 18, 32))
-    largest = np.abs(x.reshape(9, 18, 32)).max(axis=2, keepdims=True)
-    # Half a step of the second term, whose largest value is half a step of the first; and the
-    # rounding of the rest itself.
-    assert (error <= largest * (1 / (4 * 127**2) + EPS)).all()
+    x[6, :32] = 1e-34
+    groups = x.reshape(9, -1, 32)
+    largest = np.abs(groups).max(axis=2)
+    is_zero = largest < np.float32(1e-33)
+    inverse = np.float32(32767) / np.where(is_zero, np.float32(1), largest)
+    wanted = np.rint(groups * inverse[..., None]).astype(np.int32)
+    wanted[is_zero] = 0
+
+    q, scale, scaled_sum, sums, first_sums = _native.quantize_rows(isa, x, 2)
+
+    assert np.array_equal(q, wanted.reshape(9, 576))
+    assert same_bits(scale, np.where(is_zero, np.float32(0), largest / np.float32(32767)))
+    assert np.array_equal(sums, wanted.sum(axis=2, dtype=np.int32))
+    assert np.array_equal(first_sums, wanted[..., :16].sum(axis=2, dtype=np.int32))
+    assert same_bits(scaled_sum, scale * sums.astype(np.float32))
+    error = np.abs(wanted * scale.astype(np.float64)[..., None] - groups)
+    assert (error <= np.maximum(largest * (0.5 / 32767 + EPS), 1e-33)[..., None]).all()
 
 
 @pytest.mark.parametrize("isa", ISAS)
@@ -320,6 +326,10 @@ def test_extreme_codes_do_not_overflow(isa: str) -> None:
                 # Everything is a small integer times a power of two, so float64 is exact here.
                 wanted = x.astype(np.float64) @ matrix.dequantized(isa).astype(np.float64).T
                 np.testing.assert_array_equal(matrix.linear(isa, x), wanted)
+                # Fine: the sums that 32 bits must hold. They need more than the 24 bits of an f32.
+                fine = x / np.float32(127) * np.float32(32767)
+                wanted = fine.astype(np.float64) @ matrix.dequantized(isa).astype(np.float64).T
+                np.testing.assert_allclose(matrix.linear(isa, fine, num_terms=2), wanted, 1e-6)
 
 
 def test_eight_bits_keep_a_float_matrix_to_half_a_step() -> None:

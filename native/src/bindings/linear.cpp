@@ -138,6 +138,35 @@ nb::object dequantize(const std::string& isa, int format, const ReadOnlyArray& p
   return owned_array(std::move(values), {static_cast<size_t>(rows), static_cast<size_t>(cols)});
 }
 
+// Quantised rows, spelled out: q in the order of the inputs.
+struct SpelledRows {
+  explicit SpelledRows(size_t groups)
+      : num_groups(groups),
+        q(std::make_unique<int32_t[]>(groups * kGroup)),
+        scale(std::make_unique<float[]>(groups)),
+        scaled_sum(std::make_unique<float[]>(groups)),
+        sum(std::make_unique<int32_t[]>(groups)),
+        first_sum(std::make_unique<int32_t[]>(groups)) {}
+
+  template <class Group, class Place>
+  void take(const Group* groups, const Place& place_of_input) {
+    for (size_t g = 0; g < num_groups; ++g) {
+      for (size_t i = 0; i < kGroup; ++i) q[g * kGroup + i] = groups[g].q[place_of_input(i)];
+      scale[g] = groups[g].scale;
+      scaled_sum[g] = groups[g].scaled_sum;
+      sum[g] = groups[g].sum;
+      first_sum[g] = groups[g].first_sum;
+    }
+  }
+
+  size_t num_groups;
+  std::unique_ptr<int32_t[]> q;
+  std::unique_ptr<float[]> scale;
+  std::unique_ptr<float[]> scaled_sum;
+  std::unique_ptr<int32_t[]> sum;
+  std::unique_ptr<int32_t[]> first_sum;
+};
+
 nb::tuple quantize_rows(const std::string& isa, const ReadOnlyArray& x, int num_terms) {
   check_terms(num_terms);
   const LinearKernels& kernels = linear_kernels_of(isa);
@@ -145,27 +174,24 @@ nb::tuple quantize_rows(const std::string& isa, const ReadOnlyArray& x, int num_
   const size_t rows = x.shape(0);
   const size_t cols = x.shape(1);
   if (cols % kGroup != 0) refuse("x", "must have columns in groups of 32");
-  const size_t num_groups = cols / kGroup * static_cast<size_t>(num_terms);
-  std::vector<QuantGroup> groups(rows * num_groups);
+  const size_t row_groups = cols / kGroup;
+  const size_t row_places = row_groups * static_cast<size_t>(num_terms);
+  std::vector<QuantGroup> groups(rows * row_places);
   for (size_t t = 0; t < rows; ++t) {
-    kernels.quantize_row(from + t * cols, static_cast<int64_t>(cols), num_terms, &groups[t * num_groups]);
+    kernels.quantize_row(from + t * cols, static_cast<int64_t>(cols), num_terms, &groups[t * row_places]);
   }
-  auto q = std::make_unique<int8_t[]>(groups.size() * kGroup);
-  auto scale = std::make_unique<float[]>(groups.size());
-  auto scaled_sum = std::make_unique<float[]>(groups.size());
-  auto sum = std::make_unique<int32_t[]>(groups.size());
-  auto first_sum = std::make_unique<int32_t[]>(groups.size());
-  for (size_t g = 0; g < groups.size(); ++g) {
-    std::copy_n(groups[g].q, kGroup, q.get() + g * kGroup);
-    scale[g] = groups[g].scale;
-    scaled_sum[g] = groups[g].scaled_sum;
-    sum[g] = groups[g].sum;
-    first_sum[g] = groups[g].first_sum;
+  SpelledRows spelled(rows * row_groups);
+  if (num_terms == 1) {
+    spelled.take(groups.data(), [](size_t i) { return i; });
+  } else {
+    spelled.take(reinterpret_cast<const FineGroup*>(groups.data()),
+                 [](size_t i) { return i / 4 * 4 + i % 2 * 2 + i % 4 / 2; });
   }
-  return nb::make_tuple(
-      owned_array(std::move(q), {rows, num_groups * kGroup}), owned_array(std::move(scale), {rows, num_groups}),
-      owned_array(std::move(scaled_sum), {rows, num_groups}), owned_array(std::move(sum), {rows, num_groups}),
-      owned_array(std::move(first_sum), {rows, num_groups}));
+  return nb::make_tuple(owned_array(std::move(spelled.q), {rows, cols}),
+                        owned_array(std::move(spelled.scale), {rows, row_groups}),
+                        owned_array(std::move(spelled.scaled_sum), {rows, row_groups}),
+                        owned_array(std::move(spelled.sum), {rows, row_groups}),
+                        owned_array(std::move(spelled.first_sum), {rows, row_groups}));
 }
 
 }  // namespace
@@ -182,10 +208,8 @@ void bind_linear(nb::module_& m) {
         nb::arg("num_terms") = 1, "x f32 [t, cols] → f32 [t, rows] (+ bias) (+ accumulate), on the calling thread.");
   m.def("dequantize", dequantize, nb::arg("isa"), nb::arg("format"), nb::arg("packed"), nb::arg("rows"),
         nb::arg("cols"), nb::arg("scale"), "The packed matrix as f32 [rows, cols].");
-  m.def(
-      "quantize_rows", quantize_rows, nb::arg("isa"), nb::arg("x"), nb::arg("num_terms") = 1,
-      "x f32 [t, cols] → q i8 [t, groups · 32], and a group: scale, scaled_sum (f32), sum, first_sum (i32). A row has "
-      "cols / 32 · num_terms groups.");
+  m.def("quantize_rows", quantize_rows, nb::arg("isa"), nb::arg("x"), nb::arg("num_terms") = 1,
+        "x f32 [t, cols] → q i32 [t, cols], and a group of 32: scale, scaled_sum (f32), sum, first_sum (i32).");
 }
 
 }  // namespace roost

@@ -1,11 +1,12 @@
 // y[t, n] = scale · Σ_g w_scale[n, g] · x_scale[t, g] · Σ_k code[n, k] · q[t, k]  (− minimums)
 //
-// For each group, and each term of the activations in it, in this order, in every instruction set and
-// for every number of rows:
+// For each group, in this order, in every instruction set and for every number of rows:
 //   isum = Σ code · q, exact (symmetric formats: of code − 2^(k−1))
 //   acc  = fma(float(isum), w_scale · x_scale, acc)
 //   acc  = acc − w_minimum · scaled_sum, fused, where there are minimums
 // then y = acc · scale (+ bias) (+ y). Lanes are matrix rows, so nothing is summed over lanes.
+//
+// Fine activations (q of two bytes) take the same steps: 32 · 255 · 32,767 has room in 32 bits.
 #include "../layout.h"
 
 namespace roost::ROOST_ISA {
@@ -68,6 +69,13 @@ struct PackedSource {
   static ROOST_INLINE Codes codes(const uint8_t* group) {
     return codes_of_step<Layout::kBits, kStep>(group);
   }
+  // For fine activations: the even (kOdd = 0) or the odd inputs of the step.
+  static constexpr bool kWordsCentred = false;
+  template <int kStep, int kOdd>
+  static ROOST_INLINE Words words(const uint8_t* group) {
+    const Codes both = codes<kStep>(group);
+    return kOdd == 0 ? Words::even_of(both) : Words::odd_of(both);
+  }
   static ROOST_INLINE F32 scale(const uint8_t* scales, int index) {
     return F32::load_f16(reinterpret_cast<const uint16_t*>(scales) + 16 * index);
   }
@@ -91,6 +99,90 @@ struct UnpackedSource {
     return F32::load(reinterpret_cast<const float*>(scales) + 16 * index);
   }
   static ROOST_INLINE void fetch(const uint8_t*, const uint8_t*) {}
+  template <int kStep>
+  static ROOST_INLINE void keep(const uint8_t* from, uint8_t* to) {
+    codes_of_step<Layout::kBits, kStep>(from).store(to + 64 * kStep);
+  }
+};
+
+// …or, for fine activations, two bytes a code, with 2^(k−1) already taken from it in the symmetric formats.
+template <class Layout>
+struct UnpackedWords : UnpackedSource<Layout> {
+  static constexpr int64_t kCodeBytes = 1024;
+  static constexpr bool kWordsCentred = !Layout::kMinimum;
+
+  template <int kStep, int kOdd>
+  static ROOST_INLINE Words words(const uint8_t* group) {
+    return Words::load(group + 128 * kStep + 64 * kOdd);
+  }
+  template <int kStep>
+  static ROOST_INLINE void keep(const uint8_t* from, uint8_t* to) {
+    constexpr int16_t kCentre = kWordsCentred ? 1 << (Layout::kBits - 1) : 0;
+    const Codes both = codes_of_step<Layout::kBits, kStep>(from);
+    Words::even_of(both).minus(kCentre).store(to + 128 * kStep);
+    Words::odd_of(both).minus(kCentre).store(to + 128 * kStep + 64);
+  }
+};
+
+// Activations of one byte (one term), or fine ones (two).
+template <int kTerms>
+struct Activations {
+  using Group = QuantGroup;
+  template <class Layout>
+  using Unpacked = UnpackedSource<Layout>;
+};
+template <>
+struct Activations<2> {
+  using Group = FineGroup;
+  template <class Layout>
+  using Unpacked = UnpackedWords<Layout>;
+};
+
+// The integer sums of some rows over the steps of a fold, from step kFirst on: total(r), and whether
+// the codes' centre is already taken from them.
+template <class Layout, class Source, class Group, int kRows>
+struct Sums {
+  using DotK = Dot<Layout::kBits>;
+  static constexpr bool kCentred = DotK::kCentred;
+  DotK dot[kRows];
+
+  template <int kFirst, int kSteps>
+  ROOST_INLINE void add(const uint8_t* codes, const Group* x, int64_t num_groups) {
+    unroll<kSteps>([&](auto step) __attribute__((always_inline)) {
+      constexpr int kStep = kFirst + decltype(step)::value;
+      const Codes c = Source::template codes<kStep>(codes);
+      unroll<kRows>([&](auto row) __attribute__((always_inline)) {
+        constexpr int r = decltype(row)::value;
+        dot[r].template add<decltype(step)::value>(c, x[r * num_groups].q + 4 * kStep);
+      });
+    });
+  }
+  template <int kSteps>
+  ROOST_INLINE I32 total(int r) const {
+    return dot[r].template total<kSteps>();
+  }
+};
+template <class Layout, class Source, int kRows>
+struct Sums<Layout, Source, FineGroup, kRows> {
+  static constexpr bool kCentred = Source::kWordsCentred;
+  WordDot dot[kRows];
+
+  template <int kFirst, int kSteps>
+  ROOST_INLINE void add(const uint8_t* codes, const FineGroup* x, int64_t num_groups) {
+    unroll<2 * kSteps>([&](auto half) __attribute__((always_inline)) {
+      constexpr int kStep = kFirst + decltype(half)::value / 2;
+      constexpr int kOdd = decltype(half)::value % 2;
+      const Words w = Source::template words<kStep, kOdd>(codes);
+      unroll<kRows>([&](auto row) __attribute__((always_inline)) {
+        constexpr int r = decltype(row)::value;
+        dot[r].add(w, x[r * num_groups].q + 4 * kStep + 2 * kOdd);
+      });
+    });
+  }
+  template <int kSteps>
+  ROOST_INLINE I32 total(int r) const {
+    return dot[r].acc;
+  }
 };
 
 struct Weights {
@@ -99,49 +191,39 @@ struct Weights {
   int64_t num_groups;
 };
 
-// acc[r] += num_groups groups of weights × the rows x + r · row_groups, of kTerms terms a group.
-template <class Layout, class Source, int kRows, int kTerms>
-ROOST_INLINE void fold_groups(const Weights& w, const QuantGroup* x, int64_t row_groups, F32 (&acc)[kRows]) {
+// acc[r] += w.num_groups groups of weights × the rows x + r · row_groups.
+template <class Layout, class Source, class Group, int kRows>
+ROOST_INLINE void fold_groups(const Weights& w, const Group* x, int64_t row_groups, F32 (&acc)[kRows]) {
   constexpr int kFolds = Layout::kHalves ? 2 : 1;
   constexpr int kSteps = 8 / kFolds;
-  using DotK = Dot<Layout::kBits>;
+  using SumsOfFold = Sums<Layout, Source, Group, kRows>;
   const uint8_t* codes = w.codes;
   const uint8_t* scales = w.scales;
-  for (int64_t g = 0; g < w.num_groups; ++g, x += kTerms, codes += Source::kCodeBytes, scales += Source::kScaleBytes) {
+  for (int64_t g = 0; g < w.num_groups; ++g, ++x, codes += Source::kCodeBytes, scales += Source::kScaleBytes) {
     Source::fetch(codes, scales);
     unroll<kFolds>([&](auto fold) __attribute__((always_inline)) {
-      DotK dot[kRows * kTerms];
-      unroll<kSteps>([&](auto step) __attribute__((always_inline)) {
-        constexpr int kStep = decltype(fold)::value * kSteps + decltype(step)::value;
-        const Codes c = Source::template codes<kStep>(codes);
-        unroll<kRows * kTerms>([&](auto part) __attribute__((always_inline)) {
-          constexpr int p = decltype(part)::value;
-          const QuantGroup& xp = x[p / kTerms * row_groups + p % kTerms];
-          dot[p].template add<decltype(step)::value>(c, xp.q + 4 * kStep);
-        });
-      });
+      SumsOfFold sums;
+      sums.template add<decltype(fold)::value * kSteps, kSteps>(codes, x, row_groups);
       const F32 w_scale = Source::scale(scales, decltype(fold)::value);
-      unroll<kRows * kTerms>([&](auto part) __attribute__((always_inline)) {
-        constexpr int p = decltype(part)::value;
-        const QuantGroup& xp = x[p / kTerms * row_groups + p % kTerms];
-        F32& sum_of_row = acc[p / kTerms];
-        I32 isum = dot[p].template total<kSteps>();
-        if constexpr (!Layout::kMinimum && !DotK::kCentred) {
-          I32 sum = I32::splat(xp.sum);
+      unroll<kRows>([&](auto row) __attribute__((always_inline)) {
+        constexpr int r = decltype(row)::value;
+        const Group& xr = x[r * row_groups];
+        I32 isum = sums.template total<kSteps>(r);
+        if constexpr (!Layout::kMinimum && !SumsOfFold::kCentred) {
+          I32 sum = I32::splat(xr.sum);
           if constexpr (Layout::kHalves) {
-            const I32 first = I32::splat(xp.first_sum);
+            const I32 first = I32::splat(xr.first_sum);
             sum = decltype(fold)::value == 0 ? first : sum - first;
           }
           isum = isum - sum.template shift_left<Layout::kBits - 1>();
         }
-        sum_of_row = fma(isum.to_f32(), w_scale * F32::splat(xp.scale), sum_of_row);
+        acc[r] = fma(isum.to_f32(), w_scale * F32::splat(xr.scale), acc[r]);
       });
       if constexpr (Layout::kMinimum) {
         const F32 w_minimum = Source::scale(scales, 1);
-        unroll<kRows * kTerms>([&](auto part) __attribute__((always_inline)) {
-          constexpr int p = decltype(part)::value;
-          const QuantGroup& xp = x[p / kTerms * row_groups + p % kTerms];
-          acc[p / kTerms] = fnma(w_minimum, F32::splat(xp.scaled_sum), acc[p / kTerms]);
+        unroll<kRows>([&](auto row) __attribute__((always_inline)) {
+          constexpr int r = decltype(row)::value;
+          acc[r] = fnma(w_minimum, F32::splat(x[r * row_groups].scaled_sum), acc[r]);
         });
       }
     });
@@ -187,14 +269,14 @@ struct Partial {
   bool is_last;
 };
 
-template <class Layout, class Source, int kTerms, int kRows>
-__attribute__((noinline)) void tile(const Weights& w, const QuantGroup* x, int64_t row_groups, int64_t row,
+template <class Layout, class Source, class Group, int kRows>
+__attribute__((noinline)) void tile(const Weights& w, const Group* x, int64_t row_groups, int64_t row,
                                     const Partial& partial, const Output& out) {
   F32 acc[kRows];
   for (int r = 0; r < kRows; ++r) {
     acc[r] = partial.is_first ? F32::zero() : F32::load(partial.sums + (row + r) * kBlockRows);
   }
-  fold_groups<Layout, Source, kRows, kTerms>(w, x + row * row_groups, row_groups, acc);
+  fold_groups<Layout, Source, Group, kRows>(w, x + row * row_groups, row_groups, acc);
   for (int r = 0; r < kRows; ++r) {
     if (partial.is_last) {
       finish(out, row + r, acc[r]);
@@ -204,35 +286,33 @@ __attribute__((noinline)) void tile(const Weights& w, const QuantGroup* x, int64
   }
 }
 
-// The largest tile that the rows left still fill, then smaller ones: 8, 4, 3, 2, 1. A row of two
-// terms takes the registers of two rows.
-template <class Layout, class Source, int kTerms, int kRows = (kTileRows > kTerms ? kTileRows / kTerms : 1)>
-ROOST_INLINE void all_rows(const Weights& w, const QuantGroup* x, int64_t row_groups, int64_t row, int64_t num_rows,
+// The largest tile that the rows left still fill, then smaller ones: 8, 4, 3, 2, 1.
+template <class Layout, class Source, class Group, int kRows = kTileRows>
+ROOST_INLINE void all_rows(const Weights& w, const Group* x, int64_t row_groups, int64_t row, int64_t num_rows,
                            const Partial& partial, const Output& out) {
   for (; row + kRows <= num_rows; row += kRows) {
-    tile<Layout, Source, kTerms, kRows>(w, x, row_groups, row, partial, out);
+    tile<Layout, Source, Group, kRows>(w, x, row_groups, row, partial, out);
   }
   if constexpr (kRows > 1) {
     constexpr int kFewer = kRows > 4 ? kRows / 2 : kRows - 1;
-    if (row < num_rows) all_rows<Layout, Source, kTerms, kFewer>(w, x, row_groups, row, num_rows, partial, out);
+    if (row < num_rows) all_rows<Layout, Source, Group, kFewer>(w, x, row_groups, row, num_rows, partial, out);
   }
 }
 
 // Rows of activations that pass over one block together: their quantised values stay in the second
 // level cache while the blocks go by.
 constexpr int64_t kChunkRows = 128;
-// Groups that are unpacked together: 32 × 640 bytes and a tile's activations fit the first level.
-constexpr int64_t kPartGroups = 32;
+// Codes that are unpacked together: they, their scales and a tile's activations fit the first level.
+constexpr int64_t kPartBytes = 16384;
 
-template <class Layout>
+template <class Layout, class Source>
 __attribute__((noinline)) void unpack(const Weights& w, uint8_t* codes, uint8_t* scales) {
   for (int64_t g = 0; g < w.num_groups; ++g) {
     const uint8_t* from = w.codes + g * Layout::kCodeBytes;
     const uint8_t* from_scales = w.scales + g * Layout::kScaleBytes;
     PackedSource<Layout>::fetch(from, from_scales);
     unroll<8>([&](auto step) __attribute__((always_inline)) {
-      constexpr int kStep = decltype(step)::value;
-      codes_of_step<Layout::kBits, kStep>(from).store(codes + 512 * g + 64 * kStep);
+      Source::template keep<decltype(step)::value>(from, codes + Source::kCodeBytes * g);
     });
     for (int i = 0; i < Layout::kScaleBytes / 32; ++i) {
       float* to = reinterpret_cast<float*>(scales + 2 * Layout::kScaleBytes * g) + 16 * i;
@@ -241,19 +321,20 @@ __attribute__((noinline)) void unpack(const Weights& w, uint8_t* codes, uint8_t*
   }
 }
 
-template <class Layout, int kTerms>
-void unpacked_block(const Weights& w, const QuantGroup* x, int64_t num_rows, const Output& out) {
-  alignas(64) uint8_t codes[kPartGroups * 512];
-  alignas(64) uint8_t scales[kPartGroups * 2 * Layout::kScaleBytes];
+template <class Layout, class Source, class Group>
+void unpacked_block(const Weights& w, const Group* x, int64_t num_rows, const Output& out) {
+  constexpr int64_t kMaxGroups = kPartBytes / Source::kCodeBytes;
+  alignas(64) uint8_t codes[kPartBytes];
+  alignas(64) uint8_t scales[kMaxGroups * 2 * Layout::kScaleBytes];
   alignas(64) float sums[kChunkRows * kBlockRows];
-  const int64_t num_parts = (w.num_groups + kPartGroups - 1) / kPartGroups;
+  const int64_t num_parts = (w.num_groups + kMaxGroups - 1) / kMaxGroups;
   const int64_t part_groups = (w.num_groups + num_parts - 1) / num_parts;
   for (int64_t g = 0; g < w.num_groups; g += part_groups) {
     const int64_t count = w.num_groups - g < part_groups ? w.num_groups - g : part_groups;
-    unpack<Layout>({w.codes + g * Layout::kCodeBytes, w.scales + g * Layout::kScaleBytes, count}, codes, scales);
+    unpack<Layout, Source>({w.codes + g * Layout::kCodeBytes, w.scales + g * Layout::kScaleBytes, count}, codes,
+                           scales);
     const Partial partial = {sums, g == 0, g + count == w.num_groups};
-    all_rows<Layout, UnpackedSource<Layout>, kTerms>({codes, scales, count}, x + g * kTerms, w.num_groups * kTerms, 0,
-                                                     num_rows, partial, out);
+    all_rows<Layout, Source>({codes, scales, count}, x + g, w.num_groups, 0, num_rows, partial, out);
   }
 }
 
@@ -261,23 +342,25 @@ template <WeightFormat kFormat, int kTerms>
 void linear_quant_of(const PackedMatrix& w, const QuantRows& x, int64_t num_rows, float* y, int64_t y_stride,
                      int64_t block_begin, int64_t block_end, const Epilogue& epilogue) {
   using Layout = LayoutOf<kFormat>;
+  using Group = typename Activations<kTerms>::Group;
+  using Unpacked = typename Activations<kTerms>::template Unpacked<Layout>;
   const int64_t num_groups = w.cols / kGroup;
   const int64_t block_nbytes = QuantBlock<Layout>::nbytes(num_groups);
+  const Group* groups = reinterpret_cast<const Group*>(x.groups);
   for (int64_t row = 0; row < num_rows; row += kChunkRows) {
     const int64_t chunk_rows = num_rows - row < kChunkRows ? num_rows - row : kChunkRows;
-    const QuantGroup* chunk = x.groups + row * num_groups * kTerms;
+    const Group* chunk = groups + row * num_groups;
     for (int64_t block = block_begin; block < block_end; ++block) {
       const uint8_t* codes = w.data + block * block_nbytes;
       const Weights weights = {codes, codes + num_groups * Layout::kCodeBytes, num_groups};
       const Output out = block_output(w, y + row * y_stride, y_stride, block, epilogue);
-      if constexpr (Layout::kBits < 8) {
-        if (chunk_rows * kTerms >= kUnpackFromRows) {
-          unpacked_block<Layout, kTerms>(weights, chunk, chunk_rows, out);
+      if constexpr (Layout::kBits < 8 || kTerms == 2) {
+        if (chunk_rows >= kUnpackFromRows) {
+          unpacked_block<Layout, Unpacked>(weights, chunk, chunk_rows, out);
           continue;
         }
       }
-      all_rows<Layout, PackedSource<Layout>, kTerms>(weights, chunk, num_groups * kTerms, 0, chunk_rows,
-                                                     {nullptr, true, true}, out);
+      all_rows<Layout, PackedSource<Layout>>(weights, chunk, num_groups, 0, chunk_rows, {nullptr, true, true}, out);
     }
   }
 }

@@ -61,6 +61,11 @@ struct I32 {
     const __m128i bytes = _mm_packs_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1));
     _mm_storeu_si128(reinterpret_cast<__m128i*>(p), bytes);
   }
+  ROOST_INLINE void store_i16_even_odd(int16_t* p) const {
+    const __m256i words = _mm256_permute4x64_epi64(_mm256_packs_epi32(lo, hi), 0xd8);
+    const __m256i swapped = _mm256_shufflehi_epi16(_mm256_shufflelo_epi16(words, 0xd8), 0xd8);
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), swapped);
+  }
   template <int N>
   ROOST_INLINE I32 shift_left() const {
     return {_mm256_slli_epi32(lo, N), _mm256_slli_epi32(hi, N)};
@@ -305,6 +310,40 @@ struct Dot<8> {
   template <int kSteps>
   ROOST_INLINE I32 total() const {
     return acc;
+  }
+};
+
+struct Words {
+  __m256i lo, hi;
+  static ROOST_INLINE Words even_of(const Codes& codes) {
+    const __m256i low_bytes = _mm256_set1_epi16(0x00ff);
+    return {_mm256_and_si256(codes.lo, low_bytes), _mm256_and_si256(codes.hi, low_bytes)};
+  }
+  static ROOST_INLINE Words odd_of(const Codes& codes) {
+    return {_mm256_srli_epi16(codes.lo, 8), _mm256_srli_epi16(codes.hi, 8)};
+  }
+  static ROOST_INLINE Words load(const uint8_t* p) {
+    return {_mm256_load_si256(reinterpret_cast<const __m256i*>(p)),
+            _mm256_load_si256(reinterpret_cast<const __m256i*>(p + 32))};
+  }
+  ROOST_INLINE void store(uint8_t* p) const {
+    _mm256_store_si256(reinterpret_cast<__m256i*>(p), lo);
+    _mm256_store_si256(reinterpret_cast<__m256i*>(p + 32), hi);
+  }
+  ROOST_INLINE Words minus(int16_t x) const {
+    const __m256i all = _mm256_set1_epi16(x);
+    return {_mm256_sub_epi16(lo, all), _mm256_sub_epi16(hi, all)};
+  }
+};
+
+struct WordDot {
+  I32 acc = I32::zero();
+  ROOST_INLINE void add(const Words& words, const int16_t* x) {
+    int32_t pair;
+    __builtin_memcpy(&pair, x, sizeof(pair));
+    const __m256i x2 = _mm256_set1_epi32(pair);
+    acc = acc + I32{_mm256_madd_epi16(words.lo, x2), _mm256_madd_epi16(words.hi, x2)};
+    asm("" : "+x"(acc.lo), "+x"(acc.hi));  // as above
   }
 };
 

@@ -61,6 +61,11 @@ struct I32 {
   ROOST_INLINE void store_i8(int8_t* p) const {
     _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(v));
   }
+  ROOST_INLINE void store_i16_even_odd(int16_t* p) const {
+    const __m256i words = _mm512_cvtepi32_epi16(v);
+    const __m256i swapped = _mm256_shufflehi_epi16(_mm256_shufflelo_epi16(words, 0xd8), 0xd8);
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), swapped);
+  }
   template <int N>
   ROOST_INLINE I32 shift_left() const {
     return {_mm512_slli_epi32(v, N)};
@@ -204,6 +209,26 @@ struct Dot {
   template <int kSteps>
   ROOST_INLINE I32 total() const {
     return acc;
+  }
+};
+
+struct Words {
+  __m512i v;
+  static ROOST_INLINE Words even_of(const Codes& codes) {
+    return {_mm512_and_si512(codes.v, _mm512_set1_epi32(0x00ff00ff))};
+  }
+  static ROOST_INLINE Words odd_of(const Codes& codes) { return {_mm512_srli_epi16(codes.v, 8)}; }
+  static ROOST_INLINE Words load(const uint8_t* p) { return {_mm512_load_si512(p)}; }
+  ROOST_INLINE void store(uint8_t* p) const { _mm512_store_si512(p, v); }
+  ROOST_INLINE Words minus(int16_t x) const { return {_mm512_sub_epi16(v, _mm512_set1_epi32((x & 0xffff) * 0x10001))}; }
+};
+
+struct WordDot {
+  I32 acc = I32::zero();
+  ROOST_INLINE void add(const Words& words, const int16_t* x) {
+    int32_t pair;
+    __builtin_memcpy(&pair, x, sizeof(pair));
+    acc.v = _mm512_dpwssd_epi32(acc.v, words.v, _mm512_set1_epi32(pair));
   }
 };
 

@@ -94,6 +94,10 @@ struct I32 {
   ROOST_INLINE void store(int32_t* p) const { std::memcpy(p, v, sizeof(v)); }
   // The low byte of each lane: the lanes hold −128 … 127.
   ROOST_INLINE void store_i8(int8_t* p) const { ROOST_LANES p[i] = static_cast<int8_t>(v[i]); }
+  // As 16 bits, of each four lanes the even ones before the odd: the lanes hold −32768 … 32767.
+  ROOST_INLINE void store_i16_even_odd(int16_t* p) const {
+    ROOST_LANES p[i / 4 * 4 + i % 2 * 2 + i % 4 / 2] = static_cast<int16_t>(v[i]);
+  }
   // As two's complement, without undefined overflow.
   template <int N>
   ROOST_INLINE I32 shift_left() const {
@@ -312,65 +316,10 @@ ROOST_INLINE F32 select(Mask m, F32 a, F32 b) {  // m ? a : b
   return a;
 }
 
-// 64 bytes: four codes for each lane.
-struct Codes {
-  uint8_t b[64];
-  static ROOST_INLINE Codes load(const uint8_t* p) {
-    Codes r;
-    std::memcpy(r.b, p, sizeof(r.b));
-    return r;
-  }
-  ROOST_INLINE void store(uint8_t* p) const { std::memcpy(p, b, sizeof(b)); }
-  // Bits that cross the border of a byte are not specified: mask them away.
-  template <int N>
-  ROOST_INLINE Codes shift_left() const {
-    Codes r;
-    for (int i = 0; i < 64; ++i) r.b[i] = static_cast<uint8_t>(b[i] << N);
-    return r;
-  }
-  template <int N>
-  ROOST_INLINE Codes shift_right() const {
-    Codes r;
-    for (int i = 0; i < 64; ++i) r.b[i] = static_cast<uint8_t>(b[i] >> N);
-    return r;
-  }
-  ROOST_INLINE Codes keep(uint8_t mask) const {
-    Codes r;
-    for (int i = 0; i < 64; ++i) r.b[i] = b[i] & mask;
-    return r;
-  }
-};
-// base | (bits & mask), a byte.
-ROOST_INLINE Codes merge(Codes base, Codes bits, uint8_t mask) {
-  for (int i = 0; i < 64; ++i) base.b[i] = static_cast<uint8_t>(base.b[i] | (bits.b[i] & mask));
-  return base;
-}
-
-// Exact sums of code · x over up to 32 inputs, by steps of four inputs from step 0 on; codes have
-// kBits bits. Where kCentred, 2^(kBits − 1) is already taken from each code.
-template <int kBits>
-struct Dot {
-  static constexpr bool kCentred = false;
-  I32 acc = I32::zero();
-  template <int kStep>
-  ROOST_INLINE void add(const Codes& codes, const int8_t* x) {
-    ROOST_LANES for (int k = 0; k < 4; ++k) acc.v[i] += static_cast<int32_t>(codes.b[4 * i + k]) * x[k];
-  }
-  template <int kSteps>
-  ROOST_INLINE I32 total() const {
-    return acc;
-  }
-};
-
-// How the linear kernels cut their work here: rows of a tile; rows from which a block of weights is
-// worth unpacking first (never, here); rows and blocks of a tile of the float kernel.
-constexpr int kTileRows = 1;
-constexpr int64_t kUnpackFromRows = INT64_MAX;
-constexpr int kFloatTileRows = 1;
-constexpr int kFloatAccumulators = 1;
-
 ROOST_INLINE void prefetch(const void* p) { __builtin_prefetch(p, 0, 3); }
 
-#undef ROOST_LANES
-
 }  // namespace roost::ROOST_ISA
+
+#include "portable_codes.h"
+
+#undef ROOST_LANES

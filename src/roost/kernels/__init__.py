@@ -4,6 +4,7 @@ Takes raw GGML blocks or floats. Gives packed matrices, vectors and a thread poo
 """
 
 from roost.kernels.cgroup import groups_of
+from roost.kernels.isa import NUMERICS
 from roost.kernels.isa import available as available_isas
 from roost.kernels.isa import choose as choose_isa
 from roost.kernels.matrix import (
@@ -21,6 +22,7 @@ from roost.kernels.threads import usable_cores
 __all__ = [
     "ALIGNMENT",
     "FORMATS_OF_GGML",
+    "NUMERICS",
     "PackedMatrix",
     "Segment",
     "ThreadPool",

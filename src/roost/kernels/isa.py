@@ -1,7 +1,12 @@
 """Which instruction set the kernels use: the best that this machine runs, unless one is named."""
 
+from typing import Final
+
 from roost import _native
 from roost.core.errors import ConfigError
+
+# Names what the kernels compute, to the bit: equal numbers, equal results.
+NUMERICS: Final[int] = _native.NUMERICS
 
 
 def available() -> tuple[str, ...]:

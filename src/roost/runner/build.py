@@ -7,7 +7,7 @@ import roost
 from roost.cache import DiskPages, DiskPlace, identity_of
 from roost.core.plan import PAGE_TOKENS
 from roost.core.settings import KvDtype
-from roost.kernels import ThreadPool, choose_isa, usable_cores
+from roost.kernels import NUMERICS, ThreadPool, choose_isa, usable_cores
 from roost.models import LoadedModel
 from roost.programs import CpuBuilder, KvShape
 from roost.runner.memory import FreeMemory, KvNeeds, KvPlan, plan_kv
@@ -95,12 +95,17 @@ def build_runner(
     return BuiltRunner(runner, kv, isa, num_threads, why, store)
 
 
-def _store(options: RunnerOptions, shape: KvShape, isa: str) -> DiskPages | None:
-    """Raises ConfigError. What is kept is read again where it would be computed again to the bit:
-    by this version of roost, with these weights, on these instructions.
+def pages_identity(weights: str, isa: str, shape: KvShape, numerics: int = NUMERICS) -> bytes:
+    """Of pages on disk. What is kept is read again where it would be computed again to the bit: by
+    this version of roost with these kernels, with these weights, on these instructions.
     """
+    return identity_of(roost.__version__, f"numerics {numerics}", weights, isa, repr(shape))
+
+
+def _store(options: RunnerOptions, shape: KvShape, isa: str) -> DiskPages | None:
+    """Raises ConfigError."""
     place = options.kv_disk
     if place is None:
         return None
-    identity = identity_of(roost.__version__, options.identity, isa, repr(shape))
+    identity = pages_identity(options.identity, isa, shape)
     return DiskPages(place.folder, place.max_bytes, shape.page_bytes, identity)
