@@ -23,7 +23,7 @@ import tempfile
 import time
 import venv
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -68,9 +68,18 @@ async def first_token(port: int, process: subprocess.Popen[bytes]) -> str:
     raise ServerError(f"the server did not answer within {_START_LIMIT_S:.0f} s")
 
 
+@dataclass(frozen=True)
+class Running:
+    """A server that answers: its model's name, how long its start took, its first process."""
+
+    model: str
+    start_s: float
+    pid: int
+
+
 @contextmanager
-def launched(contestant: Contestant, streams: int) -> Iterator[tuple[str, float]]:
-    """A server that answers → its model's name and how long its start took; stopped afterwards.
+def launched(contestant: Contestant, streams: int) -> Iterator[Running]:
+    """Start a server, warm it, give it, stop it. A start lasts until the first token has come.
 
     Raises ServerError, with the end of the server's log, when the server or the load fails.
     """
@@ -88,7 +97,7 @@ def launched(contestant: Contestant, streams: int) -> Iterator[tuple[str, float]
             name = asyncio.run(first_token(contestant.port, process))
             start_s = time.perf_counter() - launched_s
             asyncio.run(ask(contestant.port, request(name, list(range(2_000, 2_064)), 16)))
-            yield name, start_s
+            yield Running(name, start_s, process.pid)
         except (ServerError, OSError, TimeoutError) as error:
             log.seek(0)
             tail = log.read()[-3_000:].decode(errors="replace")
@@ -100,11 +109,11 @@ def launched(contestant: Contestant, streams: int) -> Iterator[tuple[str, float]
 def stop(process: subprocess.Popen[bytes]) -> None:
     """End the server and whatever it started (it leads a process group of its own)."""
     process.terminate()
-    try:
+    with suppress(subprocess.TimeoutExpired):
         process.wait(_STOP_LIMIT_S)
-    except subprocess.TimeoutExpired:
+    with suppress(ProcessLookupError):  # all have ended
         os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+    process.wait()
 
 
 def add_options(parser: argparse.ArgumentParser, port: int) -> None:

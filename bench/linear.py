@@ -3,27 +3,19 @@
 python -m bench.linear [--isa avx2] [--type 3] [--threads 2]
 """
 
-import shutil
 import subprocess
 import sys
-from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
-BUILD = ROOT / "build" / "bench"
+from bench.native import BuildFailed, built
 
 
 def main() -> int:
-    cmake = shutil.which("cmake")
-    if cmake is None:
-        print("cmake is needed to build the benchmark", file=sys.stderr)
+    try:
+        program = built("linear")
+    except BuildFailed as error:
+        print(error, file=sys.stderr)
         return 2
-    options = ["-DROOST_BENCH=ON", "-DCMAKE_BUILD_TYPE=Release"]
-    for step in (
-        [cmake, "-S", str(ROOT / "native"), "-B", str(BUILD), *options],
-        [cmake, "--build", str(BUILD), "-j2"],
-    ):
-        subprocess.run(step, check=True, capture_output=True)
-    return subprocess.run([BUILD / "linear_bench", *sys.argv[1:]], check=False).returncode
+    return subprocess.run([program, *sys.argv[1:]], check=False).returncode
 
 
 if __name__ == "__main__":

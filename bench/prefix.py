@@ -205,8 +205,8 @@ def take_turn(contestant: Contestant, scenario: str, seed: int) -> Figures:
     async def made(name: str) -> Figures:
         return await play(Server(contestant.port, name), seed)
 
-    with launched(contestant, streams) as (name, _):
-        return asyncio.run(made(name))
+    with launched(contestant, streams) as server:
+        return asyncio.run(made(server.model))
 
 
 def compete(options: argparse.Namespace) -> dict[tuple[str, str], list[Figures]]:

@@ -1,6 +1,8 @@
 // Passes over all linear layers of SmolLM2-135M, beside what the machine can do at most.
 //
-//   linear_bench [--isa NAME] [--type GGML_TYPE] [--threads MAX]
+//   linear_bench [--isa NAME] [--type GGML_TYPE] [--threads MAX] [--json all]
+//
+// `--json` is for programs: the passes on all threads alone, one JSON object a line.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -154,7 +156,7 @@ double peak_gmac_s(ThreadPool& pool, const std::string& isa) {
 #endif
 }
 
-void print_table(const std::string& isa, const LinearKernels& kernels, GgmlType type, int max_threads) {
+void print_table(const std::string& isa, const LinearKernels& kernels, GgmlType type, int max_threads, bool is_json) {
   const Model model = make_model(type);
   Activations a;
   std::mt19937 random(2);
@@ -164,15 +166,24 @@ void print_table(const std::string& isa, const LinearKernels& kernels, GgmlType 
     kernels.quantize_row(&a.x[static_cast<size_t>(t * kMaxCols)], kMaxCols, 1,
                          &a.groups[static_cast<size_t>(t * kMaxCols / kGroup)]);
   }
-  std::printf("isa %s, GGML type %d: %.1f MB packed, %.1f M multiply-adds a row\n", isa.c_str(), static_cast<int>(type),
-              static_cast<double>(model.nbytes) / 1e6, model.macs / 1e6);
-  for (int threads = 1; threads <= max_threads; ++threads) {
+  if (!is_json) {
+    std::printf("isa %s, GGML type %d: %.1f MB packed, %.1f M multiply-adds a row\n", isa.c_str(),
+                static_cast<int>(type), static_cast<double>(model.nbytes) / 1e6, model.macs / 1e6);
+  }
+  for (int threads = is_json ? max_threads : 1; threads <= max_threads; ++threads) {
     ThreadPool pool(threads);
-    std::printf("%d thread(s): memory %.1f GB/s, byte multiply-adds at most %.0f G/s\n", threads, bandwidth_gb_s(pool),
-                peak_gmac_s(pool, isa));
+    if (!is_json) {
+      std::printf("%d thread(s): memory %.1f GB/s, byte multiply-adds at most %.0f G/s\n", threads,
+                  bandwidth_gb_s(pool), peak_gmac_s(pool, isa));
+    }
     for (const int64_t num_rows : {1, 2, 4, 8, 16, 64, 512}) {
       const int num_runs = num_rows < 16 ? 40 : num_rows < 100 ? 10 : 4;
       const double seconds = best_s(num_runs, [&] { return pass_s(kernels, model, a, pool, num_rows); });
+      if (is_json) {
+        std::printf("{\"rows\": %d, \"nbytes\": %.0f, \"macs\": %.0f, \"seconds\": %.9f}\n", static_cast<int>(num_rows),
+                    static_cast<double>(model.nbytes), model.macs * static_cast<double>(num_rows), seconds);
+        continue;
+      }
       std::printf("  rows %3d: %8.1f passes/s %9.1f rows/s %7.1f GB/s %8.1f GMAC/s\n", static_cast<int>(num_rows),
                   1 / seconds, static_cast<double>(num_rows) / seconds,
                   static_cast<double>(model.nbytes) / seconds / 1e9,
@@ -188,11 +199,13 @@ int main(int argc, char** argv) {
   }
   int type = static_cast<int>(GgmlType::kQ4_1);
   int threads = 2;
+  bool is_json = false;
   for (int i = 1; i + 1 < argc; i += 2) {
     const std::string name = argv[i];
     if (name == "--isa") isa = argv[i + 1];
     if (name == "--type") type = std::atoi(argv[i + 1]);
     if (name == "--threads") threads = std::atoi(argv[i + 1]);
+    if (name == "--json") is_json = true;
   }
   const auto* found = std::ranges::find(kIsaNames, isa);
   if (found == kIsaNames.end() || !is_supported(static_cast<Isa>(found - kIsaNames.begin())) || !format_of_ggml(type)) {
@@ -201,7 +214,7 @@ int main(int argc, char** argv) {
     return 2;
   }
   print_table(isa, *kernels_of(static_cast<Isa>(found - kIsaNames.begin())).linear, static_cast<GgmlType>(type),
-              threads);
+              threads, is_json);
   return 0;
 }
 
