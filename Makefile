@@ -41,7 +41,7 @@ mutants: $(STAMPS)/dev  ## Plant faults, one by one; the simulation has to find 
 soak: $(STAMPS)/dev  ## Random traces on the real model: each answer must be, to the bit, what it is alone
 	$(BIN)/python tools/soak.py --minutes $(MINUTES) $(ARGS)
 
-bench: $(STAMPS)/dev  ## roost beside llama.cpp, in one run, as ratios
+bench: $(STAMPS)/dev  ## roost beside its peers and the machine's limits, in one run, as ratios
 	$(BIN)/python -m bench.serve $(ARGS)
 
 parity: $(STAMPS)/dev  ## Recompute the golden files (installs torch and transformers beside, not into, roost)
