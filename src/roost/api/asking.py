@@ -1,6 +1,5 @@
 """Asking the frontend on behalf of a client that may leave: for whole answers, or for a stream."""
 
-from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
 
 from starlette.requests import Request
@@ -17,9 +16,13 @@ from roost.observe import trace_of
 
 async def ask_whole(frontend: Frontend, ask: Ask, request: Request) -> list[Answer]:
     """Every answer of an ask, ended. Raises RequestError or ClientGone."""
-    answers = await until_gone(frontend.submit(_traced(ask, request)), request.receive)
+    return await until_gone(_whole(frontend, _traced(ask, request)), request.receive)
+
+
+async def _whole(frontend: Frontend, ask: Ask) -> list[Answer]:
+    answers = await frontend.submit(ask)
     try:
-        return await until_gone(gather(answers), request.receive)
+        return await gather(answers)
     finally:
         await answers.aclose()
 
@@ -34,19 +37,16 @@ class Stream:
     first: tuple[Piece, ...]
     refusal: Ended | None
 
-    async def pieces(self) -> AsyncIterator[Piece]:
-        """All of them, the first ones too."""
-        for piece in self.first:
-            yield piece
-        async for piece in self.answers:
-            yield piece
-
 
 async def ask_stream(frontend: Frontend, ask: Ask, request: Request, dialect: Dialect) -> Stream:
     """Submit, and wait until there is something to send. Raises RequestError or ClientGone."""
-    answers = await until_gone(frontend.submit(_traced(ask, request)), request.receive)
+    return await until_gone(_stream(frontend, _traced(ask, request), dialect), request.receive)
+
+
+async def _stream(frontend: Frontend, ask: Ask, dialect: Dialect) -> Stream:
+    answers = await frontend.submit(ask)
     try:
-        first = await until_gone(_beginning(answers, dialect), request.receive)
+        first = await _beginning(answers, dialect)
     except BaseException:
         await answers.aclose()
         raise

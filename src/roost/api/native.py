@@ -1,21 +1,50 @@
 """`/generate`: SGLang's own way to ask."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from roost.api.asking import Stream, ask_stream, ask_whole
+from roost.api.asking import ask_stream, ask_whole
 from roost.api.body import read_body
 from roost.api.endings import first_problem, is_answer, problem_of_ending
+from roost.api.event_stream import EventStream
 from roost.api.gather import Answer
 from roost.api.native_answer import NativeShape
 from roost.api.native_body import parse_generate
 from roost.api.problems import Dialect
 from roost.api.service import Service, id_headers
-from roost.api.sse import DONE, EventStream, frame
+from roost.api.sse import DONE, frame
+from roost.core.clock import Clock
+from roost.frontend import AnswerHead, Piece
+
+
+class NativeFrames:
+    """The events of one call: each answer to its own end. [DONE] says that all are answers."""
+
+    def __init__(self, shape: NativeShape, heads: Sequence[AnswerHead], clock: Clock) -> None:
+        self._shape = shape
+        self._so_far = [Answer(head) for head in heads]
+        self._clock = clock
+        self._are_good = True
+
+    def part(self, piece: Piece) -> bytes:
+        """The event of one piece."""
+        answer = self._so_far[piece.index]
+        answer.add(piece)
+        now_s = self._clock.now_s()
+        if piece.ended is not None and not is_answer(piece.ended, Dialect.NATIVE):
+            self._are_good = False
+            return frame(self._shape.failed(answer, piece, now_s))
+        if piece.text or piece.token_ids or piece.ended:
+            return frame(self._shape.part(answer, piece, now_s))
+        return b""
+
+    def end(self) -> bytes:
+        """Nothing, unless all are answers."""
+        return DONE if self._are_good else b""
 
 
 def routes(service: Service) -> list[Route]:
@@ -32,7 +61,8 @@ def routes(service: Service) -> list[Route]:
         stream = await ask_stream(frontend, call.ask, request, Dialect.NATIVE)
         if stream.refusal is not None:
             return problem_of_ending(stream.refusal, Dialect.NATIVE).response(Dialect.NATIVE)
-        return EventStream(_frames(service, shape, stream), stream.answers, headers)
+        frames = NativeFrames(shape, stream.answers.heads, service.clock)
+        return EventStream(stream, frames, headers)
 
     return [Route("/generate", generate, methods=["POST", "PUT"])]
 
@@ -56,20 +86,3 @@ def _whole(
 def _is_good(answer: Answer) -> bool:
     assert answer.ended is not None, "an answer that was gathered has ended"
     return is_answer(answer.ended, Dialect.NATIVE)
-
-
-async def _frames(service: Service, shape: NativeShape, stream: Stream) -> AsyncIterator[bytes]:
-    """Each answer to its own end. [DONE] says that all of them are answers."""
-    so_far = [Answer(head) for head in stream.answers.heads]
-    are_good = True
-    async for piece in stream.pieces():
-        answer = so_far[piece.index]
-        answer.add(piece)
-        now_s = service.clock.now_s()
-        if piece.ended is not None and not is_answer(piece.ended, Dialect.NATIVE):
-            are_good = False
-            yield frame(shape.failed(answer, piece, now_s))
-        elif piece.text or piece.token_ids or piece.ended:
-            yield frame(shape.part(answer, piece, now_s))
-    if are_good:
-        yield DONE

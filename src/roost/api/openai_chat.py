@@ -1,6 +1,6 @@
 """`/v1/chat/completions`."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -10,18 +10,19 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from roost.api.asking import Stream, ask_stream, ask_whole
+from roost.api.asking import ask_stream, ask_whole
 from roost.api.body import read_body
 from roost.api.chat_body import ChatCall, parse_chat
 from roost.api.endings import first_problem, is_answer, openai_finish, problem_of_ending
+from roost.api.event_stream import EventStream
 from roost.api.gather import Answer
 from roost.api.logprobs import ChatLogprobs, TokenBytes, chat_logprobs
 from roost.api.openai_usage import OpenAIUsage, openai_usage
 from roost.api.problems import Dialect
 from roost.api.service import Service, id_headers
-from roost.api.sse import DONE, EventStream, frame
+from roost.api.sse import DONE, TextFrame, frame
 from roost.core.events import TokenLogprob
-from roost.frontend import Piece
+from roost.frontend import AnswerHead, Piece
 
 
 class Message(msgspec.Struct, frozen=True):
@@ -104,6 +105,10 @@ class ChatShape:
             ChunkChoice(piece.index, Delta(content=piece.text), self._logprobs(piece.logprobs))
         )
 
+    def texts(self, index: int) -> TextFrame:
+        """Makes what `more` makes of pieces that are text only."""
+        return TextFrame(self._chunk(ChunkChoice(index, Delta(content=""))), "content")
+
     def end(self, piece: Piece) -> ChatChunk:
         """The last chunk of an index, and the only one with a finish_reason."""
         assert piece.ended is not None, "the last piece has its ending"
@@ -125,6 +130,44 @@ class ChatShape:
         return chat_logprobs(entries, self.token_bytes) if self.call.has_logprobs else None
 
 
+class ChatFrames:
+    """The events of one call."""
+
+    def __init__(self, shape: ChatShape, heads: Sequence[AnswerHead]) -> None:
+        self._shape = shape
+        self._so_far = [Answer(head) for head in heads]
+        # By index, of the answers that have begun.
+        self._texts: dict[int, TextFrame] = {}
+
+    def part(self, piece: Piece) -> bytes:
+        """The chunks of one piece: its answer's role first, and its end last."""
+        index, ended = piece.index, piece.ended
+        self._so_far[index].pass_on(piece)
+        texts = self._texts.get(index)
+        if texts is not None and ended is None and not piece.logprobs:
+            return texts.with_text(piece.text) if piece.text else b""
+        if ended is not None and not is_answer(ended, Dialect.OPENAI):
+            return b""
+        out = b""
+        if texts is None:
+            self._texts[index] = self._shape.texts(index)
+            out += frame(self._shape.begin(index))
+        if piece.text or piece.logprobs:
+            out += frame(self._shape.more(piece))
+        if ended is not None:
+            out += frame(self._shape.end(piece))
+        return out
+
+    def end(self) -> bytes:
+        """An error if an answer is none, or what there is to say behind all of them."""
+        problem = first_problem([answer.ended for answer in self._so_far], Dialect.OPENAI)
+        if problem is not None:
+            return problem.frame(Dialect.OPENAI)
+        if self._shape.call.includes_usage:
+            return frame(self._shape.usage(self._so_far)) + DONE
+        return DONE
+
+
 def routes(service: Service) -> list[Route]:
     """POST `/v1/chat/completions`."""
     frontend = service.frontend
@@ -144,33 +187,6 @@ def routes(service: Service) -> list[Route]:
         stream = await ask_stream(frontend, call.ask, request, Dialect.OPENAI)
         if stream.refusal is not None:
             return problem_of_ending(stream.refusal, Dialect.OPENAI).response(Dialect.OPENAI)
-        return EventStream(_frames(shape, stream), stream.answers, headers)
+        return EventStream(stream, ChatFrames(shape, stream.answers.heads), headers)
 
     return [Route("/v1/chat/completions", chat_completions, methods=["POST"])]
-
-
-async def _frames(shape: ChatShape, stream: Stream) -> AsyncIterator[bytes]:
-    so_far = [Answer(head) for head in stream.answers.heads]
-    begun: set[int] = set()
-    async for piece in stream.pieces():
-        so_far[piece.index].add(piece)
-        if piece.ended is not None and not is_answer(piece.ended, Dialect.OPENAI):
-            continue
-        out = b""
-        if piece.index not in begun:
-            begun.add(piece.index)
-            out += frame(shape.begin(piece.index))
-        if piece.text or piece.logprobs:
-            out += frame(shape.more(piece))
-        if piece.ended is not None:
-            out += frame(shape.end(piece))
-        if out:
-            yield out
-    # The other answers of the call have come to their own ends first.
-    problem = first_problem([answer.ended for answer in so_far], Dialect.OPENAI)
-    if problem is not None:
-        yield problem.frame(Dialect.OPENAI)
-        return
-    if shape.call.includes_usage:
-        yield frame(shape.usage(so_far))
-    yield DONE

@@ -1,6 +1,6 @@
 """`/v1/completions`, the legacy route that evaluation harnesses live on."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -10,16 +10,17 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from roost.api.asking import Stream, ask_stream, ask_whole
+from roost.api.asking import ask_stream, ask_whole
 from roost.api.body import read_body
 from roost.api.completions_body import CompletionCall, parse_completion
 from roost.api.endings import first_problem, is_answer, openai_finish, problem_of_ending
+from roost.api.event_stream import EventStream
 from roost.api.gather import Answer
 from roost.api.logprobs import LegacyLogprobs, LegacyShape, joined
 from roost.api.openai_usage import OpenAIUsage, openai_usage
 from roost.api.problems import Dialect
 from roost.api.service import Service, id_headers
-from roost.api.sse import DONE, EventStream, frame
+from roost.api.sse import DONE, TextFrame, frame
 from roost.frontend import AnswerHead, Frontend, Piece
 
 
@@ -119,6 +120,41 @@ class CompletionShape:
         return Completion(self.call.rid, self.created, self.model, choices, usage)
 
 
+class CompletionFrames:
+    """The events of one call."""
+
+    def __init__(self, shape: CompletionShape, heads: Sequence[AnswerHead]) -> None:
+        self._shape = shape
+        self._so_far = [Answer(head) for head in heads]
+        self._writers = [shape.writer() for _ in heads]
+        # By index, once there is nothing to say of an answer but its text.
+        self._texts: dict[int, TextFrame] = {}
+
+    def part(self, piece: Piece) -> bytes:
+        """The chunk of one piece."""
+        index, ended = piece.index, piece.ended
+        answer = self._so_far[index]
+        answer.pass_on(piece)
+        texts = self._texts.get(index)
+        if texts is not None and ended is None:
+            return texts.with_text(piece.text) if piece.text else b""
+        if ended is not None and not is_answer(ended, Dialect.OPENAI):
+            return b""
+        choice = self._writers[index].write(answer.head, piece)
+        if ended is None and self._shape.call.num_top is None:
+            self._texts[index] = TextFrame(self._shape.chunk([Choice(index, "")]), "text")
+        return b"" if choice is None else frame(self._shape.chunk([choice]))
+
+    def end(self) -> bytes:
+        """An error if an answer is none, or what there is to say behind all of them."""
+        problem = first_problem([answer.ended for answer in self._so_far], Dialect.OPENAI)
+        if problem is not None:
+            return problem.frame(Dialect.OPENAI)
+        if self._shape.call.includes_usage:
+            return frame(self._shape.chunk([], openai_usage(self._so_far))) + DONE
+        return DONE
+
+
 def routes(service: Service) -> list[Route]:
     """POST `/v1/completions`."""
     frontend = service.frontend
@@ -138,27 +174,6 @@ def routes(service: Service) -> list[Route]:
         stream = await ask_stream(frontend, call.ask, request, Dialect.OPENAI)
         if stream.refusal is not None:
             return problem_of_ending(stream.refusal, Dialect.OPENAI).response(Dialect.OPENAI)
-        return EventStream(_frames(shape, stream), stream.answers, headers)
+        return EventStream(stream, CompletionFrames(shape, stream.answers.heads), headers)
 
     return [Route("/v1/completions", completions, methods=["POST"])]
-
-
-async def _frames(shape: CompletionShape, stream: Stream) -> AsyncIterator[bytes]:
-    so_far = [Answer(head) for head in stream.answers.heads]
-    writers = [shape.writer() for _ in so_far]
-    async for piece in stream.pieces():
-        answer = so_far[piece.index]
-        answer.add(piece)
-        if piece.ended is not None and not is_answer(piece.ended, Dialect.OPENAI):
-            continue
-        choice = writers[piece.index].write(answer.head, piece)
-        if choice is not None:
-            yield frame(shape.chunk([choice]))
-    # The other answers of the call have come to their own ends first.
-    problem = first_problem([answer.ended for answer in so_far], Dialect.OPENAI)
-    if problem is not None:
-        yield problem.frame(Dialect.OPENAI)
-        return
-    if shape.call.includes_usage:
-        yield frame(shape.chunk([], openai_usage(so_far)))
-    yield DONE

@@ -30,7 +30,7 @@ class Answers:
         self._num_open = len(streams)
         self._num_undecided = len(streams)
         self._is_closed = False
-        self._bell = asyncio.Event()
+        self._waiter: asyncio.Future[None] | None = None
         self.heads: tuple[AnswerHead, ...] = tuple(stream.head for stream in streams)
 
     def deliver(self, index: int, event: Event, now_s: float) -> None:
@@ -38,13 +38,13 @@ class Answers:
         stream = self._streams[index]
         was_decided, had_piece = stream.is_decided, stream.has_piece
         stream.see(event, now_s)
-        if stream.is_decided and not was_decided:
+        if not was_decided and stream.is_decided:
             self._num_undecided -= 1
             if self._num_undecided == 0 or isinstance(event, Ended):
-                self._bell.set()
-        if stream.has_piece and not had_piece:
+                self._ring()
+        if not had_piece and stream.has_piece:
             self._ready.append(stream)
-            self._bell.set()
+            self._ring()
 
     async def accepted(self) -> None:
         """Wait until every request is accepted. Raises RequestError as soon as one is refused.
@@ -60,8 +60,7 @@ class Answers:
                     raise refusal
             if self._num_undecided == 0:
                 return
-            self._bell.clear()
-            await self._bell.wait()
+            await self._rung()
 
     def __aiter__(self) -> AsyncIterator[Piece]:
         return self
@@ -71,11 +70,15 @@ class Answers:
         while not self._ready:
             if self._num_open == 0 or self._is_closed:
                 raise StopAsyncIteration
-            self._bell.clear()
-            await self._bell.wait()
+            await self._rung()
         piece = self._ready.popleft().take()
         self._num_open -= piece.ended is not None
         return piece
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the last ending has been given."""
+        return self._num_open == 0
 
     async def aclose(self) -> None:
         self.close()
@@ -87,4 +90,16 @@ class Answers:
         self._is_closed = True
         self._leave([s.head.rid for s in self._streams if s.ended is None])
         self._ready.clear()
-        self._bell.set()
+        self._ring()
+
+    def _ring(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    async def _rung(self) -> None:
+        """Wait for something new. A plain future, as one waits at a time, and what he waits for is
+        looked at on the way in: an Event costs twice as much, once a token.
+        """
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiter = waiter
+        await waiter

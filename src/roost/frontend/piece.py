@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+import msgspec
+
 from roost.core.events import Ended, TokenLogprob
 from roost.core.request import RequestId
 
@@ -30,8 +32,7 @@ class AnswerHead:
         return len(self.prompt_ids)
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
+class Piece(msgspec.Struct, frozen=True):
     """What came of one answer since its last piece. Text never changes once given.
 
     text: may lag behind `token_ids` (half a character, the beginning of a stop string) and may be

@@ -25,7 +25,8 @@ class AnswerStream:
         self._num_cached_tokens = 0
         self._first_token_s: float | None = None
         self._last_token_s: float | None = None
-        self._is_new = False
+        # Whether there is a piece to take.
+        self.has_piece = False
         self.is_accepted = False
         self.is_decided = False
         self.ended: Ended | None = None
@@ -34,31 +35,29 @@ class AnswerStream:
         """Take one event, in order; nothing comes after Ended."""
         assert self.ended is None, "an event after the ending"
         match event:
+            case Delta():  # the most frequent by far
+                self._token_ids += event.token_ids
+                if event.logprobs:
+                    self._logprobs += event.logprobs
+                if event.prompt_logprobs:
+                    self._prompt_logprobs += event.prompt_logprobs
+                if event.token_ids:
+                    self._last_token_s = now_s
+                    if self._first_token_s is None:
+                        self._first_token_s = now_s
+                self.has_piece = True
             case Accepted():
                 self.is_accepted = self.is_decided = True
             case Started(num_cached_tokens=num, prompt_ids=ids):
                 self._num_cached_tokens = num
                 self._prompt_ids = ids or None
-            case Delta():
-                self._token_ids += event.token_ids
-                self._logprobs += event.logprobs
-                self._prompt_logprobs += event.prompt_logprobs
-                if event.token_ids:
-                    self._last_token_s = now_s
-                    if self._first_token_s is None:
-                        self._first_token_s = now_s
-                self._is_new = True
             case Ended():
                 self.ended = event
-                self.is_decided = self._is_new = True
-
-    @property
-    def has_piece(self) -> bool:
-        return self._is_new
+                self.is_decided = self.has_piece = True
 
     def take(self) -> Piece:
         """What is new since the last piece; the last one has the ending. Only when `has_piece`."""
-        assert self._is_new, "there is no piece to take"
+        assert self.has_piece, "there is no piece to take"
         text = self._last_text(self.ended) if self.ended else self._text.feed(self._token_ids)
         self._num_tokens += len(self._token_ids)
         piece = Piece(
@@ -74,9 +73,11 @@ class AnswerStream:
             first_token_s=self._first_token_s,
             last_token_s=self._last_token_s,
         )
-        self._token_ids, self._logprobs = [], []
+        self._token_ids = []
+        if self._logprobs:
+            self._logprobs = []
         self._prompt_logprobs, self._prompt_ids = (), None
-        self._is_new = False
+        self.has_piece = False
         return piece
 
     def _last_text(self, ended: Ended) -> str:

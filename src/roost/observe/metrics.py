@@ -5,6 +5,7 @@ one directory, whoever is asked adds them up. What was counted stays there when 
 https://prometheus.github.io/client_python/multiprocess/
 """
 
+from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -91,6 +92,10 @@ class Meter:
         self._own = CollectorRegistry()
         self._live: dict[RequestId, _Times] = {}
         self._num_malformed = 0
+        # Of tokens that are not counted yet: how many, and the gaps before them by bucket.
+        self._num_new = 0
+        self._gaps = [0] * (len(_TOKEN_S) + 1)
+        self._gaps_s = 0.0
         self._figures = EngineFigures(is_alive=False)
         self._count_requests()
         self._time_requests()
@@ -134,7 +139,7 @@ class Meter:
             buckets=_LONG_S,
             registry=own,
         )
-        self._itl = Histogram(
+        self._itl = _Gaps(
             "roost_inter_token_latency_seconds",
             "Between tokens of one request.",
             buckets=_TOKEN_S,
@@ -198,21 +203,36 @@ class Meter:
             self._ended.labels(outcome=ended.outcome).inc()
 
     def _tokens(self, times: _Times, num_tokens: int, now_s: float) -> None:
-        self._generated.inc(num_tokens)
+        self._num_new += num_tokens
         if times.last_token_s is None:
             self._ttft.observe(now_s - times.arrival_s)
         else:
             # Tokens that came together share the time since the last ones.
-            for _ in range(num_tokens):
-                self._itl.observe((now_s - times.last_token_s) / num_tokens)
+            gap_s = now_s - times.last_token_s
+            self._gaps[bisect_left(_TOKEN_S, gap_s / num_tokens)] += num_tokens
+            self._gaps_s += gap_s
         times.last_token_s = now_s
+
+    def _count_tokens(self) -> None:
+        """Count those that came since the last time. A count is a write to a mapped file, too dear
+        for each token.
+        """
+        if self._num_new:
+            self._generated.inc(self._num_new)
+            self._itl.add(self._gaps, self._gaps_s)
+            self._num_new, self._gaps, self._gaps_s = 0, [0] * len(self._gaps), 0.0
 
     def _ending(self, times: _Times, ended: Ended, now_s: float) -> None:
         usage: Usage = ended.usage
-        self._faults.inc(OUTCOMES[ended.outcome].is_server_fault)
+        self._count_tokens()
         self._prompt.inc(usage.num_prompt_tokens)
-        self._cached.inc(usage.num_cached_tokens)
-        self._retracted.inc(usage.num_retractions)
+        for counter, number in (
+            (self._faults, int(OUTCOMES[ended.outcome].is_server_fault)),
+            (self._cached, usage.num_cached_tokens),
+            (self._retracted, usage.num_retractions),
+        ):
+            if number:
+                counter.inc(number)
         if OUTCOMES[ended.outcome].is_answer:
             self._e2e.observe(now_s - times.arrival_s)
             self._queue.observe(usage.queue_s)
@@ -228,7 +248,10 @@ class Meter:
         self._violations.inc()
 
     def engine(self, figures: EngineFigures) -> None:
-        """How the engine fares, as this process hears it."""
+        """How the engine fares, as this process hears it; to be told a few times a second. What is
+        said of tokens since the last time is counted with it.
+        """
+        self._count_tokens()
         self._malformed.inc(figures.num_malformed - self._num_malformed)
         self._num_malformed = figures.num_malformed
         self._figures = figures
@@ -237,6 +260,7 @@ class Meter:
         """Everything, in Prometheus' text format 0.0.4: of all workers what is counted, and of the
         engine what this one has heard.
         """
+        self._count_tokens()
         counted = self._own
         if self._directory is not None:
             counted = CollectorRegistry()
@@ -244,6 +268,17 @@ class Meter:
         heard = CollectorRegistry()
         heard.register(_Heard(self._figures))
         return generate_latest(counted) + generate_latest(heard)
+
+
+class _Gaps(Histogram):
+    """The times between tokens: many at a time."""
+
+    def add(self, gaps: list[int], total_s: float) -> None:
+        """gaps: how many more of each bucket. total_s: their sum."""
+        self._sum.inc(total_s)
+        for bucket, number in zip(self._buckets, gaps, strict=True):
+            if number:
+                bucket.inc(number)
 
 
 class _Heard:

@@ -36,11 +36,20 @@ class TextStream:
         self._tokenizer = tokenizer
         self._skip_special = skip_special
         self._hold = HoldBack(stops, regexes)
+        self._has_stops = bool(stops or regexes)
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        # Whether the decoder waits for the rest of a character.
+        self._is_within = False
 
     def feed(self, ids: Iterable[int]) -> str:
         data = _bytes_of(self._tokenizer, ids, self._skip_special)
-        return self._decoder.decode(self._hold.feed(data))
+        safe = self._hold.feed(data) if self._has_stops else self._hold.let_go(data)
+        # Almost always; the decoder is ten times dearer.
+        if not self._is_within and safe.isascii():
+            return safe.decode("ascii")
+        text = self._decoder.decode(safe)
+        self._is_within = bool(self._decoder.getstate()[0])
+        return text
 
     def finish(self, num_text_bytes: int | None = None) -> str:
         """The rest, up to `num_text_bytes` of generated text (None: all that was fed)."""

@@ -148,7 +148,6 @@ class HoldBack:
         """Raises RequestError for a bad expression."""
         self._matcher = StopMatcher(stops, regexes)
         self._prefixes = tuple(_PrefixWatch(stop) for stop in stops)
-        self._has_stops = bool(stops or regexes)
         self._pending = b""
         self._num_released = 0
 
@@ -161,8 +160,6 @@ class HoldBack:
         if not data:
             return b""
         self._pending += data
-        if not self._has_stops:
-            return self._release(len(self._pending))
         for watch in self._prefixes:
             watch.feed(data)
         match = self._matcher.feed(data)
@@ -172,6 +169,11 @@ class HoldBack:
         if match is not None:
             num_safe = min(num_safe, match.start - self._num_released)
         return self._release(max(0, num_safe))
+
+    def let_go(self, data: bytes) -> bytes:
+        """As `feed`, where there is no stop: nothing is ever held."""
+        self._num_released += len(data)
+        return data
 
     def finish(self, num_text_bytes: int | None = None) -> bytes:
         """The rest of the answer, up to `num_text_bytes` from its beginning (None: all of it)."""
