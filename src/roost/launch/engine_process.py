@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from roost.core.clock import Clock, SystemClock
+from roost.launch.heap import without_collection
 from roost.launch.readiness import Job, Lines, LogLevelSet, Order, Progress, Ready, say
 from roost.observe import configure_logging, set_log_level
 from roost.wire import engine_address
@@ -40,7 +41,8 @@ def run_engine(job: Job, orders: "Lines[Job | Order]") -> int:
         set_log_level=set_level,
     )
     try:
-        loop = build_worker(config, channel, around)
+        with without_collection():
+            loop = build_worker(config, channel, around)
     except BaseException:
         channel.close()
         raise

@@ -37,6 +37,7 @@ from roost.launch.readiness import (
 from roost.observe import configure_logging, set_log_level
 from roost.wire import SUPERVISOR, WorkerSide, engine_address
 from roost.wire.messages import Goodbye
+from roost.wire.zmq_channel import ZmqWorkerSide
 
 _log = logging.getLogger(__name__)
 
@@ -164,8 +165,6 @@ class Supervisor:
         return self._exit_code
 
     def _connected(self) -> WorkerSide:
-        from roost.wire.zmq_channel import ZmqWorkerSide
-
         return ZmqWorkerSide(engine_address(self._directory), SUPERVISOR)
 
     def _turn(self, signals_fd: int) -> None:
@@ -204,7 +203,8 @@ class Supervisor:
             news_fd=-1,
         )
         listen_fd = self._listener.fileno() if role == "http" else None
-        child = start_child(job, listen_fd)
+        # The voice brings a thread with it.
+        child = start_child(job, listen_fd, may_fork=self._voice is None)
         self._selector.register(child.exit_fd, selectors.EVENT_READ)
         self._selector.register(child.news.fd, selectors.EVENT_READ)
         return child

@@ -5,12 +5,18 @@ from pathlib import Path
 from roost.core.config import ModelConfig
 from roost.core.errors import ConfigError
 from roost.frontend import TextTools
+from roost.launch.heap import without_collection
 from roost.text import ChatTemplate, Tokenizer, chat_template_for, tokenizer_from_folder
 from roost.weights import open_model, resolve_model
 
 
 def text_tools(config: ModelConfig) -> TextTools:
     """Tokenizer and chat template. Raises ModelError, or ConfigError for a bad template file."""
+    with without_collection():
+        return _text_tools(config)
+
+
+def _text_tools(config: ModelConfig) -> TextTools:
     files = open_model(resolve_model(config.model))
     if files.container == "gguf":
         tokenizer = Tokenizer.from_gguf(files.metadata)
