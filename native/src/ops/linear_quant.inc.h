@@ -7,122 +7,10 @@
 // then y = acc · scale (+ bias) (+ y). Lanes are matrix rows, so nothing is summed over lanes.
 //
 // Fine activations (q of two bytes) take the same steps: 32 · 255 · 32,767 has room in 32 bits.
-#include "../layout.h"
+#include "weight_sources.inc.h"
 
 namespace roost::ROOST_ISA {
 namespace {
-
-template <int kValue>
-struct Constant {
-  static constexpr int value = kValue;
-};
-
-// fn(Constant<0>{}) … fn(Constant<kCount − 1>{}), unrolled: shifts take their count at compile time.
-template <int kCount, class Fn>
-ROOST_INLINE void unroll(const Fn& fn) {
-  if constexpr (kCount > 0) {
-    unroll<kCount - 1>(fn);
-    fn(Constant<kCount - 1>{});
-  }
-}
-
-// The codes of one step from a group's packed bytes.
-template <int kBits, int kStep>
-ROOST_INLINE Codes codes_of_step(const uint8_t* group) {
-  if constexpr (kBits == 8) {
-    return Codes::load(group + 64 * kStep);
-  } else {
-    const Codes pair = Codes::load(group + 64 * (kStep / 2));
-    Codes nibbles;
-    if constexpr (kStep % 2 == 0) {
-      nibbles = pair.keep(0x0f);
-    } else {
-      nibbles = pair.template shift_right<4>().keep(0x0f);
-    }
-    if constexpr (kBits == 4) {
-      return nibbles;
-    } else {
-      constexpr int kHighBits = kBits - 4;                      // a code's
-      constexpr int kStepsPerByte = 8 / kHighBits;              // of the bytes with high bits
-      constexpr int kFrom = kStep % kStepsPerByte * kHighBits;  // where they are
-      constexpr uint8_t kMask = kBits == 5 ? 0x10 : 0x30;       // where they belong
-      const Codes high = Codes::load(group + 256 + 64 * (kStep / kStepsPerByte));
-      if constexpr (kFrom < 4) {
-        return merge(nibbles, high.template shift_left<4 - kFrom>(), kMask);
-      } else {
-        return merge(nibbles, high.template shift_right<kFrom - 4>(), kMask);
-      }
-    }
-  }
-}
-
-// Where a tile takes its weights from: the packed matrix…
-template <class Layout>
-struct PackedSource {
-  static constexpr int64_t kCodeBytes = Layout::kCodeBytes;
-  static constexpr int64_t kScaleBytes = Layout::kScaleBytes;
-  // How far ahead of use a group's lines are asked for: about 2 KB, so that one thread keeps enough
-  // lines in flight for the memory's latency.
-  static constexpr int64_t kAhead = 8;
-
-  template <int kStep>
-  static ROOST_INLINE Codes codes(const uint8_t* group) {
-    return codes_of_step<Layout::kBits, kStep>(group);
-  }
-  // For fine activations: the even (kOdd = 0) or the odd inputs of the step.
-  static constexpr bool kWordsCentred = false;
-  template <int kStep, int kOdd>
-  static ROOST_INLINE Words words(const uint8_t* group) {
-    const Codes both = codes<kStep>(group);
-    return kOdd == 0 ? Words::even_of(both) : Words::odd_of(both);
-  }
-  static ROOST_INLINE F32 scale(const uint8_t* scales, int index) {
-    return F32::load_f16(reinterpret_cast<const uint16_t*>(scales) + 16 * index);
-  }
-  static ROOST_INLINE void fetch(const uint8_t* group, const uint8_t* scales) {
-    for (int64_t i = 0; i < kCodeBytes; i += 64) prefetch(group + kAhead * kCodeBytes + i);
-    prefetch(scales + kAhead * kScaleBytes);
-  }
-};
-
-// …or a part of a block, unpacked: a byte a code, f32 scales.
-template <class Layout>
-struct UnpackedSource {
-  static constexpr int64_t kCodeBytes = 512;
-  static constexpr int64_t kScaleBytes = 2 * Layout::kScaleBytes;
-
-  template <int kStep>
-  static ROOST_INLINE Codes codes(const uint8_t* group) {
-    return Codes::load(group + 64 * kStep);
-  }
-  static ROOST_INLINE F32 scale(const uint8_t* scales, int index) {
-    return F32::load(reinterpret_cast<const float*>(scales) + 16 * index);
-  }
-  static ROOST_INLINE void fetch(const uint8_t*, const uint8_t*) {}
-  template <int kStep>
-  static ROOST_INLINE void keep(const uint8_t* from, uint8_t* to) {
-    codes_of_step<Layout::kBits, kStep>(from).store(to + 64 * kStep);
-  }
-};
-
-// …or, for fine activations, two bytes a code, with 2^(k−1) already taken from it in the symmetric formats.
-template <class Layout>
-struct UnpackedWords : UnpackedSource<Layout> {
-  static constexpr int64_t kCodeBytes = 1024;
-  static constexpr bool kWordsCentred = !Layout::kMinimum;
-
-  template <int kStep, int kOdd>
-  static ROOST_INLINE Words words(const uint8_t* group) {
-    return Words::load(group + 128 * kStep + 64 * kOdd);
-  }
-  template <int kStep>
-  static ROOST_INLINE void keep(const uint8_t* from, uint8_t* to) {
-    constexpr int16_t kCentre = kWordsCentred ? 1 << (Layout::kBits - 1) : 0;
-    const Codes both = codes_of_step<Layout::kBits, kStep>(from);
-    Words::even_of(both).minus(kCentre).store(to + 128 * kStep);
-    Words::odd_of(both).minus(kCentre).store(to + 128 * kStep + 64);
-  }
-};
 
 // Activations of one byte (one term), or fine ones (two).
 template <int kTerms>
@@ -189,6 +77,7 @@ struct Weights {
   const uint8_t* codes;
   const uint8_t* scales;
   int64_t num_groups;
+  Ahead* ahead = nullptr;  // of unpacked ones
 };
 
 // acc[r] += w.num_groups groups of weights × the rows x + r · row_groups.
@@ -200,7 +89,7 @@ ROOST_INLINE void fold_groups(const Weights& w, const Group* x, int64_t row_grou
   const uint8_t* codes = w.codes;
   const uint8_t* scales = w.scales;
   for (int64_t g = 0; g < w.num_groups; ++g, ++x, codes += Source::kCodeBytes, scales += Source::kScaleBytes) {
-    Source::fetch(codes, scales);
+    Source::fetch(codes, scales, w.ahead);
     unroll<kFolds>([&](auto fold) __attribute__((always_inline)) {
       SumsOfFold sums;
       sums.template add<decltype(fold)::value * kSteps, kSteps>(codes, x, row_groups);
@@ -310,7 +199,7 @@ __attribute__((noinline)) void unpack(const Weights& w, uint8_t* codes, uint8_t*
   for (int64_t g = 0; g < w.num_groups; ++g) {
     const uint8_t* from = w.codes + g * Layout::kCodeBytes;
     const uint8_t* from_scales = w.scales + g * Layout::kScaleBytes;
-    PackedSource<Layout>::fetch(from, from_scales);
+    PackedSource<Layout>::fetch(from, from_scales, nullptr);
     unroll<8>([&](auto step) __attribute__((always_inline)) {
       Source::template keep<decltype(step)::value>(from, codes + Source::kCodeBytes * g);
     });
@@ -334,7 +223,13 @@ void unpacked_block(const Weights& w, const Group* x, int64_t num_rows, const Ou
     unpack<Layout, Source>({w.codes + g * Layout::kCodeBytes, w.scales + g * Layout::kScaleBytes, count}, codes,
                            scales);
     const Partial partial = {sums, g == 0, g + count == w.num_groups};
-    all_rows<Layout, Source>({codes, scales, count}, x + g, w.num_groups, 0, num_rows, partial, out);
+    // The codes of the next part, or the beginning of the next block (it stands behind the scales).
+    const uint8_t* next = w.codes + (g + count) * Layout::kCodeBytes;
+    if (partial.is_last) next = w.codes + QuantBlock<Layout>::nbytes(w.num_groups);
+    const int64_t next_nbytes =
+        num_parts == 1 ? QuantBlock<Layout>::nbytes(w.num_groups) : part_groups * Layout::kCodeBytes;
+    Ahead ahead = {next, next + next_nbytes};
+    all_rows<Layout, Source>({codes, scales, count, &ahead}, x + g, w.num_groups, 0, num_rows, partial, out);
   }
 }
 
@@ -355,7 +250,9 @@ void linear_quant_of(const PackedMatrix& w, const QuantRows& x, int64_t num_rows
       const Weights weights = {codes, codes + num_groups * Layout::kCodeBytes, num_groups};
       const Output out = block_output(w, y + row * y_stride, y_stride, block, epilogue);
       if constexpr (Layout::kBits < 8 || kTerms == 2) {
-        if (chunk_rows >= kUnpackFromRows) {
+        // Bytes become words with little work: more rows must share it.
+        constexpr int64_t kFromRows = Layout::kBits < 8 || kUnpackFromRows == INT64_MAX ? kUnpackFromRows : 32;
+        if (chunk_rows >= kFromRows) {
           unpacked_block<Layout, Unpacked>(weights, chunk, chunk_rows, out);
           continue;
         }

@@ -349,6 +349,7 @@ struct WordDot {
 
 constexpr int kTileRows = 4;
 constexpr int64_t kUnpackFromRows = 16;
+constexpr int64_t kAheadGroups = 16;
 constexpr int kFloatTileRows = 4;
 constexpr int kFloatAccumulators = 4;
 

@@ -233,6 +233,7 @@ struct WordDot {
 };
 
 constexpr int kTileRows = 8;
+constexpr int64_t kAheadGroups = 8;
 constexpr int64_t kUnpackFromRows = INT64_MAX;  // unpacking hides behind the dot products
 constexpr int kFloatTileRows = 8;
 constexpr int kFloatAccumulators = 16;

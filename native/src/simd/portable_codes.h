@@ -88,9 +88,11 @@ struct WordDot {
 };
 
 // How the linear kernels cut their work here: rows of a tile; rows from which a block of weights is
-// worth unpacking first (never, here); rows and blocks of a tile of the float kernel.
+// worth unpacking first (never, here); how many groups of weights ahead of use memory is asked for
+// them; rows and blocks of a tile of the float kernel.
 constexpr int kTileRows = 1;
 constexpr int64_t kUnpackFromRows = INT64_MAX;
+constexpr int64_t kAheadGroups = 8;
 constexpr int kFloatTileRows = 1;
 constexpr int kFloatAccumulators = 1;
 
