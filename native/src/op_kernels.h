@@ -19,6 +19,8 @@ constexpr int64_t kSplitTokens = 512;
 constexpr int64_t kTaskQueryRows = 96;
 // Pages of V that many query rows take at once, as f32: 16 KB of the first level cache at head_dim 64.
 constexpr int64_t kRunPages = 4;
+// Pages of K or V between the one in use and the one that comes into the cache meanwhile, in tasks of few rows.
+constexpr int64_t kPagesAhead = 4;
 
 // One token's K or V of one head, into its page.
 //   bf16: K [head_dim / 2][16 tokens][2], V [8 token pairs][head_dim][2]

@@ -11,124 +11,15 @@
 // The work of a task goes page by page: K (or V) of the page becomes f32 in the L1 cache once, and
 // tiles of query rows run over it with their sums in registers; pages of V that all rows see whole are
 // taken several at once, so that sums travel less. Where all rows fit one tile (decode) pages are
-// read as they are. int8: Σ q·code of each group of K is multiplied by the group's scale as it joins the
-// score; each p is multiplied by the scale of its token's V after l was summed.
+// read as they are, while those that follow come into the cache. int8: Σ q·code of each group of K is
+// multiplied by the group's scale as it joins the score; each p is multiplied by the scale of its
+// token's V after l was summed.
 #include "attention_tiles.inc.h"
+
+#include "attention_rows.inc.h"
 
 namespace roost::ROOST_ISA {
 namespace attention {
-
-struct Range {
-  int64_t begin, end;
-};
-
-ROOST_INLINE int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
-ROOST_INLINE int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
-
-// Tokens of the context that row `token` of the task sees, cut to [low, high).
-ROOST_INLINE Range visible(const AttentionTask& task, int64_t token, int64_t low, int64_t high) {
-  const int64_t end = task.first_position + token + 1;
-  const int64_t begin = task.window > 0 ? larger(0, end - task.window) : 0;
-  return {larger(begin, low), smaller(end, high)};
-}
-
-// Tokens of [low, high) that every row sees.
-ROOST_INLINE Range seen_by_all(const AttentionTask& task, int64_t low, int64_t high) {
-  return {visible(task, task.num_rows - 1, low, high).begin, visible(task, 0, low, high).end};
-}
-
-// Query rows [begin, end) that see something of tokens [low, high). Rows that come later see
-// later tokens, so they are consecutive.
-ROOST_INLINE Range rows_that_see(const AttentionTask& task, int64_t low, int64_t high) {
-  const int64_t first = larger(0, low - task.first_position);
-  int64_t last = task.num_rows;
-  if (task.window > 0) last = smaller(last, high - 1 + task.window - task.first_position);
-  return {first * task.group, larger(first, last) * task.group};
-}
-
-struct Scratch {
-  float* q;       // [query rows][head_dim], scaled
-  float* scores;  // [query rows][kScoreStride]
-  float* sums;    // [query rows][head_dim], of the split
-  float* merged;  // [query rows][head_dim], of the splits so far
-  float* state;   // [query rows][4]: split m and l, merged m and l
-  float* page;    // [kRunPages · 16 · head_dim]
-};
-
-ROOST_INLINE int64_t max_query_rows(int64_t group) { return larger(kTaskQueryRows, group); }
-
-ROOST_INLINE Scratch carve(float* at, int64_t group, int64_t head_dim) {
-  const int64_t rows = max_query_rows(group);
-  Scratch s;
-  s.q = at;
-  s.sums = s.q + rows * head_dim;
-  s.merged = s.sums + rows * head_dim;
-  s.page = s.merged + rows * head_dim;
-  s.scores = s.page + kRunPages * kPageTokens * head_dim;
-  s.state = s.scores + rows * kScoreStride;
-  return s;
-}
-
-ROOST_INLINE float exp_of(float x) {
-  float lanes[kLanes];
-  exp(F32::splat(x)).store(lanes);
-  return lanes[0];
-}
-
-// Scores of tokens [range.begin, range.end) of the split, in place → p. Lanes of the first and last
-// page outside the range become 0. state: m, l.
-ROOST_INLINE void soften(float* scores, Range range, float* state) {
-  const int64_t first = range.begin / kLanes * kLanes;
-  const F32 lowest = F32::splat(-__builtin_inff());
-  F32 top = lowest;
-  for (int64_t t = first; t < range.end; t += kLanes) {
-    F32 s = F32::load(scores + t);
-    if (t < range.begin || t + kLanes > range.end) {
-      s = select(Mask::first(range.end - t), s, lowest);
-      s = select(Mask::first(larger(0, range.begin - t)), lowest, s);
-    }
-    top = max(s, top);
-  }
-  const float max_score = top.max_lane();
-  const F32 m = F32::splat(max_score);
-  F32 total = F32::zero();
-  for (int64_t t = first; t < range.end; t += kLanes) {
-    F32 p = exp(F32::load(scores + t) - m);
-    if (t < range.begin || t + kLanes > range.end) {
-      p = select(Mask::first(range.end - t), p, F32::zero());
-      p = select(Mask::first(larger(0, range.begin - t)), F32::zero(), p);
-    }
-    p.store(scores + t);
-    total = total + p;
-  }
-  state[0] = max_score;
-  state[1] = total.sum();
-}
-
-// Merge a split's state (m, l, o) into what came before; l == 0 says that nothing did.
-ROOST_INLINE void merge_state(float* merged, float* m, float* l, const float* sums, float split_m, float split_l,
-                              int64_t head_dim) {
-  if (split_l == 0.0f) return;
-  if (*l == 0.0f) {
-    for (int64_t at = 0; at < head_dim; at += kLanes) F32::load(sums + at).store(merged + at);
-    *m = split_m;
-    *l = split_l;
-    return;
-  }
-  const float new_m = *m > split_m ? *m : split_m;
-  const float keep = exp_of(*m - new_m);
-  const float take = exp_of(split_m - new_m);
-  for (int64_t at = 0; at < head_dim; at += kLanes) {
-    const F32 kept = F32::load(merged + at) * F32::splat(keep);
-    fma(F32::load(sums + at), F32::splat(take), kept).store(merged + at);
-  }
-  *m = new_m;
-  *l = __builtin_fmaf(split_l, take, *l * keep);
-}
-
-ROOST_INLINE void finish(const float* merged, float l, int64_t head_dim, float* out) {
-  for (int64_t at = 0; at < head_dim; at += kLanes) (F32::load(merged + at) / F32::splat(l)).store(out + at);
-}
 
 // K or V of the task in page `index` of its sequence.
 ROOST_INLINE const uint8_t* page_at(const AttentionTask& task, const uint8_t* base, int64_t index) {
@@ -220,6 +111,59 @@ ROOST_INLINE void run_values(const AttentionTask& task, const Scratch& s, int64_
   }
 }
 
+// Page `index`, read in place while what is read kPagesAhead pages later comes into the cache.
+template <class Stored>
+ROOST_INLINE FetchingPage<Stored> fetching(const uint8_t* page, const uint8_t* later) {
+  return {Stored::at_bytes(page), Stored::at_bytes(later)};
+}
+
+// Scores of all rows of a task that is one tile, also where a row sees nothing: those are not read.
+template <int R, class Stored>
+void few_rows_scores(const AttentionTask& task, const Scratch& s, int64_t page_first, int64_t page_last,
+                     int64_t split_begin) {
+  constexpr int N = kTileVectors<R>;
+  float* scores = s.scores + page_first * kPageTokens - split_begin;
+  const auto keys = [&](int64_t page) {
+    const int64_t later = page + kPagesAhead;
+    // Behind the last page of K come the first of V.
+    const uint8_t* next = later < page_last ? page_at(task, task.k, later)
+                                            : page_at(task, task.v, smaller(later - page_last + page_first, page));
+    const uint8_t* k = page_at(task, task.k, page);
+    if constexpr (Stored::kHasScales) {
+      return KeyPage<FetchingPage<Stored>>{fetching<Stored>(k, next), scales_of(task, k)};
+    } else {
+      return fetching<Stored>(k, next);
+    }
+  };
+  int64_t page = page_first;
+  for (; page + N <= page_last; page += N, scores += N * kPageTokens) {
+    decltype(keys(0)) k[N];
+    for (int i = 0; i < N; ++i) k[i] = keys(page + i);
+    tile_scores<R, N>(s.q, task.head_dim, k, scores);
+  }
+  for (; page < page_last; ++page, scores += kPageTokens) {
+    const auto k = keys(page);
+    tile_scores<R, 1>(s.q, task.head_dim, &k, scores);
+  }
+}
+
+// num_pages of V that all rows of a task that is one tile see whole.
+template <int R, class Stored>
+void few_rows_values(const AttentionTask& task, const Scratch& s, int64_t page, int64_t num_pages, int64_t page_last,
+                     int64_t offset) {
+  for (const int64_t end = page + num_pages; page < end;) {
+    FetchingPage<Stored> v[kPagesAhead];
+    const int64_t n = smaller(kPagesAhead, end - page);
+    for (int64_t i = 0; i < n; ++i, ++page) {
+      const uint8_t* at = page_at(task, task.v, page);
+      v[i] = fetching<Stored>(at, page_at(task, task.v, smaller(page + kPagesAhead, page_last - 1)));
+      if constexpr (Stored::kHasScales) scale_weights(task, s, at, {0, R}, offset + i * kPageTokens);
+    }
+    tile_values<R>(s.scores + offset, task.head_dim, v, n, 0, kPageTokens, s.sums);
+    offset += n * kPageTokens;
+  }
+}
+
 template <class Stored>
 void one_split(const AttentionTask& task, const Scratch& s, int64_t split) {
   const int64_t split_begin = split * kSplitTokens;
@@ -227,8 +171,13 @@ void one_split(const AttentionTask& task, const Scratch& s, int64_t split) {
   const int64_t num_query_rows = task.num_rows * task.group;
   const int64_t page_first = visible(task, 0, split_begin, limit).begin / kPageTokens;
   const int64_t page_last = (limit + kPageTokens - 1) / kPageTokens;
-  const bool is_direct = Stored::kIsFloat || num_query_rows <= kTileRows;
-  for (int64_t page = page_first; page < page_last; ++page) {
+  const bool is_one_tile = num_query_rows <= kTileRows;
+  const bool is_direct = Stored::kIsFloat || is_one_tile;
+  if (is_one_tile) {
+    with_rows(num_query_rows,
+              [&]<int R>() { few_rows_scores<R, Stored>(task, s, page_first, page_last, split_begin); });
+  }
+  for (int64_t page = is_one_tile ? page_last : page_first; page < page_last; ++page) {
     const int64_t begin = page * kPageTokens;
     const Range rows = rows_that_see(task, begin, begin + kPageTokens);
     const uint8_t* k = page_at(task, task.k, page);
@@ -258,6 +207,13 @@ void one_split(const AttentionTask& task, const Scratch& s, int64_t split) {
   const Range whole = seen_by_all(task, split_begin, limit);
   for (int64_t page = page_first; page < page_last;) {
     const int64_t begin = page * kPageTokens;
+    if (is_one_tile && begin >= whole.begin && begin + kPageTokens <= whole.end) {
+      const int64_t num_pages = (whole.end - begin) / kPageTokens;
+      with_rows(num_query_rows,
+                [&]<int R>() { few_rows_values<R, Stored>(task, s, page, num_pages, page_last, begin - split_begin); });
+      page += num_pages;
+      continue;
+    }
     if (!is_direct && begin >= whole.begin && begin + kPageTokens <= whole.end) {
       const int64_t num_pages = smaller(kRunPages, (whole.end - begin) / kPageTokens);
       run_values<Stored>(task, s, page, num_pages, begin - split_begin);
