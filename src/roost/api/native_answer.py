@@ -20,9 +20,27 @@ class NativeAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
 
     text: str
     output_ids: Sequence[int]
-    meta_info: dict[str, object]
+    meta_info: "MetaInfo | dict[str, object]"
     index: int | None = None
     prompt_token_ids: Sequence[int] | None = None
+
+
+class MetaInfo(msgspec.Struct, frozen=True):
+    """What is said of an answer beside it, as far as it is known. Times in seconds."""
+
+    id: str
+    finish_reason: dict[str, object] | None
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int
+    reasoning_tokens: int
+    weight_version: str
+    num_retractions: int
+    seed: int
+    e2e_latency: float
+    queue_time: float
+    first_token_latency: float | None
+    decode_throughput: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,11 +78,13 @@ class NativeShape:
         now_s: float,
     ) -> NativeAnswer:
         head = answer.head
-        meta = _meta_info(answer, self.weight_version, now_s)
+        meta: MetaInfo | dict[str, object]
+        meta = found = _meta_info(answer, self.weight_version, now_s)
         wanted = self.call.ask.wishes[head.prompt_index].logprobs
         if wanted.chosen:
             shape = NativeLogprobs(self.token_bytes, has_text=self.call.has_logprob_text)
-            meta |= _logprob_fields(shape, wanted, answer.prompt_logprobs, logprobs)
+            fields = _logprob_fields(shape, wanted, answer.prompt_logprobs, logprobs)
+            meta = {**msgspec.structs.asdict(found), **fields}
         return NativeAnswer(
             text=text,
             output_ids=token_ids,
@@ -74,7 +94,7 @@ class NativeShape:
         )
 
 
-def _meta_info(answer: Answer, weight_version: str, now_s: float) -> dict[str, object]:
+def _meta_info(answer: Answer, weight_version: str, now_s: float) -> MetaInfo:
     usage = usage_of(answer)
     first_s, last_s = answer.first_token_s, answer.last_token_s
     arrival_s = answer.head.arrival_s
@@ -83,21 +103,21 @@ def _meta_info(answer: Answer, weight_version: str, now_s: float) -> dict[str, o
     speed = 0.0
     if first_s is not None and last_s is not None and last_s > first_s:
         speed = (num_tokens - 1) / (last_s - first_s)
-    return {
-        "id": answer.head.rid,
-        "finish_reason": native_finish(answer.ended),
-        "prompt_tokens": answer.head.num_prompt_tokens,
-        "completion_tokens": usage.num_completion_tokens,
-        "cached_tokens": usage.num_cached_tokens,
-        "reasoning_tokens": 0,
-        "weight_version": weight_version,
-        "num_retractions": usage.num_retractions,
-        "seed": answer.head.seed,
-        "e2e_latency": end_s - arrival_s,
-        "queue_time": usage.queue_s,
-        "first_token_latency": None if first_s is None else first_s - arrival_s,
-        "decode_throughput": speed,
-    }
+    return MetaInfo(
+        id=answer.head.rid,
+        finish_reason=native_finish(answer.ended),
+        prompt_tokens=answer.head.num_prompt_tokens,
+        completion_tokens=usage.num_completion_tokens,
+        cached_tokens=usage.num_cached_tokens,
+        reasoning_tokens=0,
+        weight_version=weight_version,
+        num_retractions=usage.num_retractions,
+        seed=answer.head.seed,
+        e2e_latency=end_s - arrival_s,
+        queue_time=usage.queue_s,
+        first_token_latency=None if first_s is None else first_s - arrival_s,
+        decode_throughput=speed,
+    )
 
 
 def _logprob_fields(
