@@ -239,6 +239,8 @@ def main() -> None:
     options = parser.parse_args()
     # An ending by a signal must still stop the server that has its turn.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))
+    if not options.no_limits:
+        limits.prepare()
     with tempfile.TemporaryDirectory() as folder:
         contest = Contest(options, Path(folder))
         compete(contest)
