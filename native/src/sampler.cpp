@@ -11,8 +11,11 @@ namespace {
 using Candidate = SamplerScratch::Candidate;
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
-// Tokens whose weight is e^-12 of the best one's are looked at only when those above did not do.
-constexpr float kFirstDepth = 12.0f;
+// Tokens are gathered and sorted by layers of depth, by how many powers of e their weight is below the
+// best one's: mostly the first layers, of few tokens, do. Below the last, all that are left are one layer.
+constexpr float kFirstDepth = 3.0f;
+constexpr float kDeeper = 1.5f;
+constexpr float kLastDepth = 100.0f;
 constexpr int32_t kInPrompt = 1 << 30;  // a flag in counts, above any count
 
 bool is_more_likely(const Candidate& a, const Candidate& b) {
@@ -28,8 +31,6 @@ class Ranking {
           SamplerScratch& scratch)
       : ops_(ops), logits_(logits), vocab_size_(vocab_size), max_(max), factor_(inverse_temperature), s_(scratch) {
     s_.sorted.clear();
-    floor_ = max - kFirstDepth / inverse_temperature;
-    gather(floor_, kInfinity);
   }
 
   // Number `index`, or null when there are fewer.
@@ -37,8 +38,7 @@ class Ranking {
     while (s_.sorted.size() <= index) {
       if (s_.candidates.empty()) {
         if (is_complete_) return nullptr;
-        is_complete_ = true;
-        gather(std::numeric_limits<float>::lowest(), floor_);
+        deepen();
         continue;
       }
       std::pop_heap(s_.candidates.begin(), s_.candidates.end(), is_less_likely);
@@ -49,8 +49,13 @@ class Ranking {
   }
 
  private:
-  void gather(float low, float high) {
-    const int64_t count = ops_.select(logits_, vocab_size_, low, high, max_, factor_, s_.ids, s_.weights);
+  // The next layer becomes the candidates.
+  void deepen() {
+    const float high = floor_;
+    is_complete_ = depth_ > kLastDepth;
+    floor_ = is_complete_ ? std::numeric_limits<float>::lowest() : max_ - depth_ / factor_;
+    depth_ *= kDeeper;
+    const int64_t count = ops_.select(logits_, vocab_size_, floor_, high, max_, factor_, s_.ids, s_.weights);
     for (int64_t i = 0; i < count; ++i) s_.candidates.push_back({logits_[s_.ids[i]], s_.ids[i], s_.weights[i]});
     std::make_heap(s_.candidates.begin(), s_.candidates.end(), is_less_likely);
   }
@@ -58,7 +63,9 @@ class Ranking {
   const OpKernels& ops_;
   const float* logits_;
   int64_t vocab_size_;
-  float max_, factor_, floor_;
+  float max_, factor_;
+  float floor_ = kInfinity;
+  float depth_ = kFirstDepth;
   bool is_complete_ = false;
   SamplerScratch& s_;
 };
@@ -167,7 +174,7 @@ void top(const OpKernels& ops, const float* x, int64_t vocab_size, float max, do
          SamplerScratch& s, const RowResult& result) {
   const int64_t wanted = std::min<int64_t>(num_top, vocab_size);
   int64_t count = 0;
-  for (float depth = 8.0f; count < wanted; depth *= 4.0f) {
+  for (float depth = 4.0f; count < wanted; depth *= 4.0f) {
     const float low = depth < 1e6f ? max - depth : std::numeric_limits<float>::lowest();
     count = ops.select(x, vocab_size, low, kInfinity, max, 1.0f, s.ids, s.weights);
   }
