@@ -3,7 +3,7 @@
 import logging
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
@@ -94,7 +94,8 @@ def build_worker(config: ServeConfig, channel: EngineSide, around: Surroundings)
 
 def _token_table(files: ModelFiles) -> TokenTable:
     if files.container == "gguf":
-        return TokenTable(vocab_from_gguf(files.metadata))
+        # Only an encoder has use for merges and scores, which take as much room as the pieces.
+        return TokenTable(replace(vocab_from_gguf(files.metadata), merges=(), scores=()))
     return tokenizer_from_folder(files.path).table
 
 

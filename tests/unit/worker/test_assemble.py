@@ -168,7 +168,8 @@ def test_a_turn_gets_the_same_bits_as_a_request_with_the_whole_prompt(demo_model
     alone = run("c", whole, None)
     assert alone[1] == Started(0)
     assert second[2:-1] == alone[2:-1]
-    assert len(tokens(alone)) == 12
+    # Tokens that were foreseen come several at a time.
+    assert sum(map(len, tokens(alone))) == 12
     loop.close()
 
 
