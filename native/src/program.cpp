@@ -36,7 +36,9 @@ Program::Program(Isa isa, ThreadPool& pool, Limits limits, std::unique_ptr<KvCac
     : kernels_(kernels_of(isa)), pool_(pool), limits_(limits), kv_(std::move(kv)) {}
 
 int64_t Program::push_buffer(int64_t stride, int64_t row_bytes, int num_terms) {
-  buffers_.push_back({stride, row_bytes, limits_.max_rows, num_terms, {}});
+  // Each thread may make a row of its own.
+  const int64_t num_rows = std::max<int64_t>(limits_.max_rows, pool_.num_threads());
+  buffers_.push_back({stride, row_bytes, num_rows, num_terms, {}});
   return static_cast<int64_t>(buffers_.size()) - 1;
 }
 
@@ -78,27 +80,42 @@ void Program::embed(int64_t table, float scale, int64_t out) {
   ops_.push_back(std::make_unique<EmbedOp>(table, scale, out));
 }
 
-void Program::rms_norm(BufferView x, int64_t weight, float eps, int64_t out, int64_t quantised) {
+void Program::rms_norm(BufferView x, int64_t weight, float eps, int64_t out, int64_t quantised, bool is_for_next) {
   need_scratch(padded(x.width));
-  ops_.push_back(std::make_unique<NormOp>(x, weight, eps, out, quantised));
+  auto op = std::make_unique<NormOp>(x, weight, eps, out, quantised, is_for_next);
+  norm_for_next_ = is_for_next ? op.get() : nullptr;
+  ops_.push_back(std::move(op));
 }
+
+const NormOp* Program::take_norm() { return std::exchange(norm_for_next_, nullptr); }
 
 void Program::quantise(BufferView x, int64_t quantised) { ops_.push_back(std::make_unique<QuantiseOp>(x, quantised)); }
 
 void Program::linear(int64_t matrix, BufferView x, int64_t quantised, int64_t bias, int64_t out, bool accumulate) {
-  ops_.push_back(std::make_unique<LinearOp>(matrix, x, quantised, bias, out, accumulate));
+  const LinearArgs args{matrix, x, quantised, bias, take_norm()};
+  ops_.push_back(std::make_unique<LinearOp>(*this, args, out, accumulate));
 }
 
-void Program::heads(std::vector<HeadsPart> parts, int64_t layer) {
-  for (const HeadsPart& part : parts) need_scratch(2 * padded(part.head_dim));
-  ops_.push_back(std::make_unique<HeadsOp>(std::move(parts), layer));
+void Program::gated_linear(int64_t matrix, BufferView x, int64_t quantised, int64_t bias, Activation activation,
+                           int64_t out, int64_t out_quantised) {
+  need_scratch(GatedLinearOp::scratch_floats());
+  const LinearArgs args{matrix, x, quantised, bias, take_norm()};
+  ops_.push_back(std::make_unique<GatedLinearOp>(*this, args, activation, out, out_quantised));
 }
 
-void Program::attention(int64_t q, int64_t layer, int64_t num_heads, int64_t window, float scale, int64_t out) {
-  const int64_t group = num_heads / kv_->num_kv_heads();
+void Program::heads(HeadsPart part, int64_t out) {
+  need_scratch(2 * padded(part.head_dim));
+  ops_.push_back(std::make_unique<HeadsOp>(part, out));
+}
+
+void Program::attention(const std::vector<HeadsPart>& parts, const std::vector<int64_t>& shape, float scale,
+                        int64_t rotated, int64_t out, int64_t quantised) {
+  const int64_t group = shape[1] / kv_->num_kv_heads();
   if (std::find(groups_.begin(), groups_.end(), group) == groups_.end()) groups_.push_back(group);
-  need_scratch(attention_scratch_floats(group, kv_->head_dim()));
-  ops_.push_back(std::make_unique<AttentionOp>(q, layer, num_heads, window, scale, out));
+  need_scratch(AttentionOp::scratch_floats(group, kv_->head_dim()));
+  const AttentionOp::Shape s{shape[0], shape[1], shape[2], scale};
+  ops_.push_back(
+      std::make_unique<AttentionOp>(AttentionOp::Parts{parts[0], parts[1], parts[2]}, s, rotated, out, quantised));
 }
 
 void Program::gated(BufferView gate, BufferView up, Activation activation, int64_t out, int64_t quantised) {
@@ -119,11 +136,11 @@ void Program::head(BufferView x, int64_t norm, float eps, int64_t matrix, float 
   const int64_t logits = add_buffer(vocab_size_);
   for (const int64_t buffer : {hidden, quantised, logits}) {
     if (buffer < 0) continue;
-    buffers_[static_cast<size_t>(buffer)].num_rows = std::min(HeadOp::kHeadRows, limits_.max_logits_rows);
+    const int64_t num_rows = std::min(HeadOp::kHeadRows, limits_.max_logits_rows);
+    buffers_[static_cast<size_t>(buffer)].num_rows = std::max<int64_t>(num_rows, pool_.num_threads());
   }
-  const int64_t max_chunks = (limits_.max_logits_rows + HeadOp::kHeadRows - 1) / HeadOp::kHeadRows;
-  ops_.push_back(
-      std::make_unique<HeadOp>(x, norm, eps, matrix, scale, HeadOp::Buffers{hidden, quantised, logits}, max_chunks));
+  const HeadOp::Buffers buffers{hidden, quantised, logits};
+  ops_.push_back(std::make_unique<HeadOp>(*this, x, HeadOp::Norm{norm, eps}, matrix, scale, buffers));
 }
 
 void Program::finish() {
@@ -133,9 +150,9 @@ void Program::finish() {
     scratch_.emplace_back(bytes(scratch_floats_, sizeof(float)));
     samplers_.push_back(std::make_unique<SamplerScratch>(vocab_size_));
   }
-  int64_t num_claims = 0;
-  for (const auto& op : ops_) num_claims += op->num_claims();
-  claims_ = std::vector<Claims>(static_cast<size_t>(num_claims));
+  int64_t num_phases = 0;
+  for (const auto& op : ops_) num_phases += op->num_phases();
+  claims_ = std::vector<Claims>(static_cast<size_t>(num_phases));
 }
 
 float* Program::row(int64_t buffer, int64_t row) const {
@@ -167,12 +184,14 @@ void Program::plan(const StepInputs& in, const StepResults& out) {
   step_.in = &in;
   step_.out = &out;
   step_.row_pages.resize(static_cast<size_t>(in.num_rows));
+  step_.shared_rows.clear();
   int64_t num_positions = 0;
   for (int64_t s = 0; s < in.num_slices; ++s) {
     const int32_t* pages = in.pages + in.page_offsets[s];
     for (int32_t row = in.slice_offsets[s]; row < in.slice_offsets[s + 1]; ++row) {
       step_.row_pages[static_cast<size_t>(row)] = pages[in.positions[row] / kPageTokens];
       num_positions = std::max<int64_t>(num_positions, in.positions[row] + 1);
+      if (!step_.is_single(s)) step_.shared_rows.push_back(row);
     }
   }
   for (RopeTable& rope : ropes_) rope.reserve(num_positions);
@@ -183,17 +202,45 @@ void Program::plan(const StepInputs& in, const StepResults& out) {
 }
 
 void Program::execute(int thread) {
-  Claims* claims = claims_.data();
-  for (size_t i = 0; i < ops_.size(); ++i) {
-    if (i > 0) pool_.barrier(thread);
-    ops_[i]->run({*this, step_, claims, thread});
-    claims += ops_[i]->num_claims();
+  Profile* profile = profiles_.empty() ? nullptr : &profiles_[static_cast<size_t>(thread)];
+  if (profile != nullptr) profile->entered();
+  size_t phase = 0;
+  for (const auto& op : ops_) {
+    if (!op->run({*this, step_, claims_.data() + phase, thread, profile, phase})) return;
+    phase += static_cast<size_t>(op->num_phases());
   }
 }
 
 void Program::run(const StepInputs& inputs, const StepResults& results) {
+  for (Profile& profile : profiles_) profile.start();
   plan(inputs, results);
   pool_.run([](void* self, int thread) { static_cast<Program*>(self)->execute(thread); }, this);
+}
+
+void Program::profile(bool is_on) {
+  const auto num_threads = static_cast<size_t>(pool_.num_threads());
+  profiles_ = std::vector<Profile>(is_on ? num_threads : 0, Profile(claims_.size()));
+}
+
+std::vector<std::pair<PhaseLabel, Profile::Times>> Program::profiled() const {
+  std::vector<std::pair<PhaseLabel, Profile::Times>> found;
+  const auto add = [&](const PhaseLabel& label, const Profile::Times& times) {
+    auto same = std::find_if(found.begin(), found.end(), [&](const auto& f) { return f.first.name == label.name; });
+    if (same == found.end()) same = found.insert(same, {label, {}});
+    same->second.count += times.count;
+    same->second.worked_ns += times.worked_ns;
+    same->second.waited_ns += times.waited_ns;
+  };
+  for (const Profile& profile : profiles_) {
+    add({"entry"}, profile.entry());
+    size_t at = 0;
+    for (const auto& op : ops_) {
+      for (int64_t phase = 0; phase < op->num_phases(); ++phase) {
+        add(op->label(*this, phase), profile.phases()[at++]);
+      }
+    }
+  }
+  return found;
 }
 
 }  // namespace roost

@@ -1,11 +1,12 @@
 // A recorded forward pass: a flat list of ops over preplanned buffers, replayed once a step.
 //
-// All threads walk the list together and meet at a barrier after each op; within an op they take
-// pieces of it from a counter. Which thread does what has no influence on any result.
+// All threads walk the list together, take pieces of an op from a counter, and go on when all of
+// its pieces are done. Which thread does what has no influence on any result.
 #pragma once
 
 #include <cstdint>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "cpu_features.h"
@@ -13,6 +14,7 @@
 #include "kv_cache.h"
 #include "lazy_memory.h"
 #include "op_kernels.h"
+#include "profile.h"
 #include "sampler.h"
 #include "step.h"
 #include "threads.h"
@@ -41,17 +43,13 @@ struct BufferView {
   int64_t width;
 };
 
-enum class Sink : int32_t { kBuffer = 0, kK = 1, kV = 2 };
-
-// Heads of x: normalised (norm ≥ 0), rotated (rope ≥ 0), then stored.
+// Heads of x, normalised (norm ≥ 0) and rotated (rope ≥ 0).
 struct HeadsPart {
   BufferView x;
   int64_t head_dim;
   int64_t norm;
   float eps;
   int64_t rope;
-  Sink sink;
-  int64_t buffer;
 };
 
 // A matrix as segments, one below the other.
@@ -83,21 +81,32 @@ class RopeTable {
 };
 
 class Program;
+class NormOp;
 
 // What an op needs of the program while it runs on a thread.
 struct OpContext {
   const Program& program;
   const Step& step;
-  Claims* claims;  // of this op, a few in a row
+  Claims* claims;  // of the op's phases
   int thread;
+  Profile* profile;  // of this thread, or null
+  size_t first_phase;
+
+  // Runs body(begin, end) on pieces of [0, num_pieces) of a phase, at most `chunk` at a time, as long
+  // as there are any; returns when the other threads have done theirs. A phase of no pieces is none.
+  // False: the run is over, and nothing of it may be touched.
+  template <class Body>
+  bool share(int64_t phase, int64_t num_pieces, int64_t chunk, const Body& body) const;
 };
 
 class Op {
  public:
   virtual ~Op() = default;
-  // Counters that one run uses; between them the op meets at the pool's barrier itself.
-  virtual int64_t num_claims() const { return 1; }
-  virtual void run(const OpContext& context) const = 0;
+  // Phases of a run, at most.
+  virtual int64_t num_phases() const { return 1; }
+  virtual PhaseLabel label(const Program& program, int64_t phase) const = 0;
+  // False: the run is over.
+  virtual bool run(const OpContext& context) const = 0;
 };
 
 class Program {
@@ -112,16 +121,28 @@ class Program {
   int64_t add_vector(const float* values, int64_t width);
   int64_t add_rope(std::vector<float> inverse_frequencies, RopeStyle style, float scale);
   void embed(int64_t table, float scale, int64_t out);
-  void rms_norm(BufferView x, int64_t weight, float eps, int64_t out, int64_t quantised);
+  // is_for_next: the next call is a linear, gated or not, and nobody else reads the result.
+  void rms_norm(BufferView x, int64_t weight, float eps, int64_t out, int64_t quantised, bool is_for_next);
   void quantise(BufferView x, int64_t quantised);
   void linear(int64_t matrix, BufferView x, int64_t quantised, int64_t bias, int64_t out, bool accumulate);
-  void heads(std::vector<HeadsPart> parts, int64_t layer);
-  void attention(int64_t q, int64_t layer, int64_t num_heads, int64_t window, float scale, int64_t out);
+  // A linear whose first half of columns is a gate, and whose second half it is for: both halves
+  // are whole blocks of quantised groups.
+  void gated_linear(int64_t matrix, BufferView x, int64_t quantised, int64_t bias, Activation activation, int64_t out,
+                    int64_t out_quantised);
+  void heads(HeadsPart part, int64_t out);
+  // parts: q, k, v. rotated: a buffer as wide as q. shape: layer, number of heads, window.
+  void attention(const std::vector<HeadsPart>& parts, const std::vector<int64_t>& shape, float scale, int64_t rotated,
+                 int64_t out, int64_t quantised);
   void gated(BufferView gate, BufferView up, Activation activation, int64_t out, int64_t quantised);
   void add(BufferView x, BufferView y, int64_t out);
   void head(BufferView x, int64_t norm, float eps, int64_t matrix, float scale, int num_terms);
   // Reserves the buffers. Throws std::bad_alloc.
   void finish();
+
+  // From now on runs are timed, or no longer; what was measured is forgotten. Not during a run.
+  void profile(bool is_on);
+  // By label, in order of first appearance: what the timed runs came to, all threads together.
+  std::vector<std::pair<PhaseLabel, Profile::Times>> profiled() const;
 
   // One step. The inputs must be in range: see `check`.
   void run(const StepInputs& inputs, const StepResults& results);
@@ -160,6 +181,7 @@ class Program {
   void need_scratch(int64_t floats);
   void plan(const StepInputs& inputs, const StepResults& results);
   void execute(int thread);
+  const NormOp* take_norm();
 
   Kernels kernels_;
   ThreadPool& pool_;
@@ -170,15 +192,33 @@ class Program {
   std::vector<const float*> vectors_;
   std::vector<RopeTable> ropes_;
   std::vector<std::unique_ptr<Op>> ops_;
+  const NormOp* norm_for_next_ = nullptr;
   std::vector<int64_t> groups_;
   std::vector<LazyMemory> scratch_;
   std::vector<std::unique_ptr<SamplerScratch>> samplers_;
-  std::vector<Claims> claims_;
+  std::vector<Claims> claims_;     // one a phase, op after op
+  std::vector<Profile> profiles_;  // one a thread, or none
   int64_t scratch_floats_ = 0;
   int64_t vocab_size_ = 0;
   int64_t num_embeddings_ = 0;
   Step step_{};
 };
+
+template <class Body>
+bool OpContext::share(int64_t phase, int64_t num_pieces, int64_t chunk, const Body& body) const {
+  if (num_pieces == 0) return true;
+  if (profile != nullptr) profile->begin(first_phase + static_cast<size_t>(phase));
+  int64_t num_mine = 0;
+  for (int64_t begin; (begin = claims[phase].take(chunk)) < num_pieces;) {
+    const int64_t end = begin + chunk < num_pieces ? begin + chunk : num_pieces;
+    body(begin, end);
+    num_mine += end - begin;
+  }
+  if (profile != nullptr) profile->arrive();
+  if (!program.pool().finish(thread, claims[phase], num_mine, num_pieces)) return false;
+  if (profile != nullptr) profile->leave();
+  return true;
+}
 
 // Throws std::invalid_argument that says what is out of range; nothing has been written then.
 void check(const Program& program, const StepInputs& inputs, const StepResults& results);

@@ -1,7 +1,6 @@
 // One step as native code sees it: what comes in, and what is derived from it once a step.
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <vector>
 
@@ -53,22 +52,14 @@ struct AttentionPlan {
   std::vector<float> partials;
 };
 
-// Threads take [begin, end) pieces of an op's work from one counter.
-class Claims {
- public:
-  void reset() { next_.store(0, std::memory_order_relaxed); }
-  // The first of `chunk` pieces that are the caller's now.
-  int64_t take(int64_t chunk) { return next_.fetch_add(chunk, std::memory_order_relaxed); }
-
- private:
-  alignas(64) std::atomic<int64_t> next_{0};
-};
-
 struct Step {
   const StepInputs* in;
   const StepResults* out;
-  std::vector<int32_t> row_pages;  // [num_rows]: the page that takes the row's K and V
+  std::vector<int32_t> row_pages;    // [num_rows]: the page that takes the row's K and V
+  std::vector<int32_t> shared_rows;  // those of slices with several: they attend to each other
   std::vector<AttentionPlan> attention;
+
+  bool is_single(int64_t slice) const { return in->slice_offsets[slice + 1] - in->slice_offsets[slice] == 1; }
 };
 
 }  // namespace roost

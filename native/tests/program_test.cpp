@@ -65,18 +65,16 @@ struct Model {
     const int64_t q_size = kHeads * kHeadDim, kv_size = kKvHeads * kHeadDim;
     const BufferView none{-1, 0, 0};
     p->embed(p->add_matrix({table.matrix}), 1.0f, x);
-    p->rms_norm({x, 0, kHidden}, norm, 1e-5f, -1, narrow_q);
+    p->rms_norm({x, 0, kHidden}, norm, 1e-5f, -1, narrow_q, true);
     p->linear(p->add_matrix({qkv.matrix}), none, narrow_q, -1, wide, false);
-    p->heads({{{wide, 0, q_size}, kHeadDim, -1, 0.0f, rope, Sink::kBuffer, q},
-              {{wide, q_size, kv_size}, kHeadDim, -1, 0.0f, rope, Sink::kK, -1},
-              {{wide, q_size + kv_size, kv_size}, kHeadDim, -1, 0.0f, -1, Sink::kV, -1}},
-             0);
-    p->attention(q, 0, kHeads, 0, 0.25f, attended);
+    const std::vector<HeadsPart> parts = {{{wide, 0, q_size}, kHeadDim, -1, 0.0f, rope},
+                                          {{wide, q_size, kv_size}, kHeadDim, -1, 0.0f, rope},
+                                          {{wide, q_size + kv_size, kv_size}, kHeadDim, -1, 0.0f, -1}};
+    p->attention(parts, {0, kHeads, 0}, 0.25f, q, attended, -1);
     p->quantise({attended, 0, q_size}, wide_q);
     p->linear(p->add_matrix({out.matrix}), none, wide_q, -1, x, true);
-    p->rms_norm({x, 0, kHidden}, norm, 1e-5f, -1, narrow_q);
-    p->linear(p->add_matrix({gate_up.matrix}), none, narrow_q, -1, wide, false);
-    p->gated({wide, 0, kFfn}, {wide, kFfn, kFfn}, Activation::kSilu, -1, wide_q);
+    p->rms_norm({x, 0, kHidden}, norm, 1e-5f, -1, narrow_q, true);
+    p->gated_linear(p->add_matrix({gate_up.matrix}), none, narrow_q, -1, Activation::kSilu, -1, wide_q);
     p->linear(p->add_matrix({down.matrix}), none, wide_q, -1, x, true);
     p->head({x, 0, kHidden}, norm, 1e-5f, p->add_matrix({table.matrix}), 1.0f, 2);
     p->finish();

@@ -26,7 +26,7 @@ template <class T, size_t Dims = 1>
 using Out = nb::ndarray<T, nb::ndim<Dims>, nb::c_contig, nb::device::cpu>;
 
 using ViewArgs = std::tuple<int64_t, int64_t, int64_t>;
-using PartArgs = std::tuple<ViewArgs, int64_t, int64_t, float, int64_t, int32_t, int64_t>;
+using PartArgs = std::tuple<ViewArgs, int64_t, int64_t, float, int64_t>;
 using SegmentArgs = std::tuple<int32_t, int64_t, int64_t, float, In<uint8_t>>;
 
 BufferView view_of(const ViewArgs& v) { return {std::get<0>(v), std::get<1>(v), std::get<2>(v)}; }
@@ -106,12 +106,28 @@ int64_t add_vector(BoundProgram& self, const In<float>& values) {
   return self.open().add_vector(values.data(), static_cast<int64_t>(values.shape(0)));
 }
 
-void add_heads(BoundProgram& self, const std::vector<PartArgs>& parts, int64_t layer) {
+HeadsPart part_of(const PartArgs& args) {
+  const auto& [x, head_dim, norm, eps, rope] = args;
+  return {view_of(x), head_dim, norm, eps, rope};
+}
+
+void add_attention(BoundProgram& self, const std::vector<PartArgs>& parts, const std::vector<int64_t>& shape,
+                   float scale, std::tuple<int64_t, int64_t, int64_t> outs) {
+  require(parts.size() == 3 && shape.size() == 3, "attention takes q, k and v, and layer, heads and window");
+  const auto [rotated, out, quantised] = outs;
   std::vector<HeadsPart> list;
-  for (const auto& [x, head_dim, norm, eps, rope, sink, buffer] : parts) {
-    list.push_back({view_of(x), head_dim, norm, eps, rope, static_cast<Sink>(sink), buffer});
-  }
-  self.open().heads(std::move(list), layer);
+  for (const PartArgs& part : parts) list.push_back(part_of(part));
+  self.open().attention(list, shape, scale, rotated, out, quantised);
+}
+
+void add_gated_linear(BoundProgram& self, int64_t matrix, const ViewArgs& x, int64_t quantised, int64_t bias,
+                      int32_t activation, std::tuple<int64_t, int64_t> outs) {
+  Program& program = self.open();
+  const SegmentedMatrix& m = program.matrix(matrix);
+  require(m.rows == m.block_begin.back() * kBlockRows && m.rows % (2 * kGroup) == 0,
+          "gate and up must be whole groups of columns");
+  const auto [out, out_quantised] = outs;
+  program.gated_linear(matrix, view_of(x), quantised, bias, static_cast<Activation>(activation), out, out_quantised);
 }
 
 using Rows = std::tuple<In<int32_t>, In<int32_t>, In<int32_t>>;
@@ -166,6 +182,23 @@ void run(BoundProgram& self, const Rows& rows, const Pages& tables, const In<uin
   Program& program = self.open();
   check(program, in, out);
   program.run(in, out);
+}
+
+void profile(BoundProgram& self, bool is_on) {
+  nb::gil_scoped_release release;
+  const std::lock_guard lock(self.mutex());
+  self.open().profile(is_on);
+}
+
+using PhaseTuple = std::tuple<std::string, int64_t, int64_t, int64_t, int64_t, int64_t>;
+
+std::vector<PhaseTuple> profiled(BoundProgram& self) {
+  const std::lock_guard lock(self.mutex());
+  std::vector<PhaseTuple> found;
+  for (const auto& [label, times] : self.open().profiled()) {
+    found.emplace_back(label.name, times.count, times.worked_ns, times.waited_ns, label.weight_bytes, label.row_macs);
+  }
+  return found;
 }
 
 void copy_pages(BoundProgram& self, const std::vector<int64_t>& sources, const std::vector<int64_t>& targets) {
@@ -236,19 +269,18 @@ void bind_program(nb::module_& m) {
            })
       .def("embed",
            [](BoundProgram& self, int64_t table, float scale, int64_t out) { self.open().embed(table, scale, out); })
-      .def("rms_norm", [](BoundProgram& self, const ViewArgs& x, int64_t weight, float eps, int64_t out,
-                          int64_t quantised) { self.open().rms_norm(view_of(x), weight, eps, out, quantised); })
+      .def("rms_norm",
+           [](BoundProgram& self, const ViewArgs& x, int64_t weight, float eps, int64_t out, int64_t quantised,
+              bool is_for_next) { self.open().rms_norm(view_of(x), weight, eps, out, quantised, is_for_next); })
       .def("quantise", [](BoundProgram& self, const ViewArgs& x,
                           int64_t quantised) { self.open().quantise(view_of(x), quantised); })
       .def("linear",
            [](BoundProgram& self, int64_t matrix, const ViewArgs& x, int64_t quantised, int64_t bias, int64_t out,
               bool accumulate) { self.open().linear(matrix, view_of(x), quantised, bias, out, accumulate); })
-      .def("heads", &add_heads)
-      .def("attention",
-           [](BoundProgram& self, int64_t q, std::tuple<int64_t, int64_t, int64_t> shape, float scale, int64_t out) {
-             const auto [layer, num_heads, window] = shape;
-             self.open().attention(q, layer, num_heads, window, scale, out);
-           })
+      .def("gated_linear", &add_gated_linear)
+      .def("heads",
+           [](BoundProgram& self, const PartArgs& part, int64_t out) { self.open().heads(part_of(part), out); })
+      .def("attention", &add_attention)
       .def("gated",
            [](BoundProgram& self, const ViewArgs& gate, const ViewArgs& up, int32_t activation, int64_t out,
               int64_t quantised) {
@@ -264,6 +296,8 @@ void bind_program(nb::module_& m) {
            })
       .def("finish", [](BoundProgram& self) { self.open().finish(); })
       .def("run", &run)
+      .def("profile", &profile)
+      .def("profiled", &profiled)
       .def("copy_pages", &copy_pages)
       .def("read_page", &read_page)
       .def("write_page", &write_page)

@@ -14,6 +14,7 @@ from roost.programs.lowering import (
     HeadsPart,
     Instruction,
     Multiply,
+    MultiplyGated,
     Norm,
     PrepareHeads,
     Quantise,
@@ -27,10 +28,9 @@ _STYLES: dict[RopeStyle, int] = {"interleaved": 0, "half": 1}
 _ACTIVATIONS: dict[Activation, int] = {"silu": 0, "gelu_tanh": 1}
 # The head is fine: its rounding goes into the answer as it is, and few rows pass it.
 _HEAD_TERMS = 2
-_SINK_BUFFER, _SINK_K, _SINK_V = 0, 1, 2
 
 NativeView = tuple[int, int, int]  # buffer, offset, width
-NativePart = tuple[NativeView, int, int, float, int, int, int]
+NativePart = tuple[NativeView, int, int, float, int]
 
 
 def emit(native: _native.Program, instructions: list[Instruction]) -> None:
@@ -64,19 +64,25 @@ class _Emission:
                 native.embed(self._matrix(table), scale, self._buffer(out))
             case Norm(x=x, weight=weight, eps=eps, out=out, quantised=quantised):
                 outs = self._buffer(out), self._buffer(quantised)
-                native.rms_norm(self._view(x), self._vector(weight), eps, *outs)
+                is_for_next = instruction.is_for_next
+                native.rms_norm(self._view(x), self._vector(weight), eps, *outs, is_for_next)
             case Quantise(x=x, quantised=quantised):
                 native.quantise(self._view(x), self._buffer(quantised))
             case Multiply(weight=weight, x=x, quantised=quantised, bias=bias):
-                view = (NONE, 0, 0) if x is None else self._view(x)
-                ins = self._matrix(weight), view, self._buffer(quantised), self._vector(bias)
+                ins = self._inputs(weight, x, quantised, bias)
                 native.linear(*ins, self._buffer(instruction.out), instruction.accumulate)
-            case PrepareHeads(parts=parts, layer=layer):
-                native.heads([self._part(part) for part in parts], layer)
-            case Attend(q=q, spec=spec, out=out):
-                window = spec.window or 0
-                shape = spec.layer, spec.num_heads, window
-                native.attention(self._buffer(q), shape, spec.scale, self._buffer(out))
+            case MultiplyGated(weight=weight, x=x, quantised_x=quantised, bias=bias):
+                ins = self._inputs(weight, x, quantised, bias)
+                outs = self._buffer(instruction.out), self._buffer(instruction.quantised)
+                native.gated_linear(*ins, _ACTIVATIONS[instruction.activation], outs)
+            case PrepareHeads(part=part, out=out):
+                native.heads(self._part(part), self._buffer(out))
+            case Attend(parts=parts, spec=spec):
+                shape = spec.layer, spec.num_heads, spec.window or 0
+                to = instruction.rotated, instruction.out, instruction.quantised
+                rotated, out_buffer, quantised_buffer = map(self._buffer, to)
+                places = rotated, out_buffer, quantised_buffer
+                native.attention([self._part(part) for part in parts], shape, spec.scale, places)
             case Gate(gate=gate, up=up, activation=act, out=out, quantised=quantised):
                 outs = self._buffer(out), self._buffer(quantised)
                 native.gated(self._view(gate), self._view(up), _ACTIVATIONS[act], *outs)
@@ -91,12 +97,13 @@ class _Emission:
         norm = NONE if part.norm is None else self._vector(part.norm.weight)
         eps = 0.0 if part.norm is None else part.norm.eps
         rope = NONE if part.rope is None else self._rope(part.rope.spec)
-        sink, buffer = _SINK_BUFFER, NONE
-        if isinstance(part.sink, Value):
-            buffer = self._buffer(part.sink)
-        else:
-            sink = _SINK_K if part.sink == "k" else _SINK_V
-        return self._view(part.x), part.head_dim, norm, eps, rope, sink, buffer
+        return self._view(part.x), part.head_dim, norm, eps, rope
+
+    def _inputs(
+        self, weight: PackedMatrix, x: View | None, quantised: Value | None, bias: Vector | None
+    ) -> tuple[int, NativeView, int, int]:
+        view = (NONE, 0, 0) if x is None else self._view(x)
+        return self._matrix(weight), view, self._buffer(quantised), self._vector(bias)
 
     def _buffer(self, value: Value | None) -> int:
         return NONE if value is None else self.buffers[self.slots.slot_of[value.number]]

@@ -3,7 +3,10 @@
 Fusions done here:
   rms_norm, gated → quantised   when linears with quantised weights read them; f32 only if needed
   x + linear(h)                 the linear adds onto x in place, when x is not read later
-  head_norm, rope → attention   one op per row prepares q, k and v and writes k, v to their pages
+  gated(linear's halves)        the linear goes on with both, which are never written
+  head_norm, rope → attention   which prepares q, k and v and writes k, v to their pages
+  attention → quantised         as rms_norm
+  rms_norm → linear             one row alone is normalised by each thread that multiplies it
   rms_norm → logits             only the rows whose logits are wanted are normalised
 A view is quantised once, as fine as the finest linear needs it, however many read it.
 """
@@ -62,6 +65,7 @@ class Norm:
     eps: float
     out: Value | None
     quantised: Value | None
+    is_for_next: bool = False  # the next instruction multiplies it, and nobody else reads it
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,32 +88,48 @@ class Multiply:
 
 @dataclass(frozen=True, slots=True)
 class HeadsPart:
-    """Heads of x, each normalised, rotated, and stored to a buffer or to the layer's K or V."""
+    """Heads of x, each normalised and rotated."""
 
     x: View
     head_dim: int
     norm: HeadNorm | None
     rope: Rope | None
-    sink: Value | str  # "k", "v"
 
 
 @dataclass(frozen=True, slots=True)
 class PrepareHeads:
-    parts: tuple[HeadsPart, ...]
-    layer: int
+    part: HeadsPart
+    out: Value
 
 
 @dataclass(frozen=True, slots=True)
 class Attend:
-    q: Value
+    """parts: q, k, v. rotated: takes q of rows that attend to each other."""
+
+    parts: tuple[HeadsPart, HeadsPart, HeadsPart]
     spec: AttentionSpec
+    rotated: Value
     out: Value
+    quantised: Value | None
 
 
 @dataclass(frozen=True, slots=True)
 class Gate:
     gate: View
     up: View
+    activation: Activation
+    out: Value | None
+    quantised: Value | None
+
+
+@dataclass(frozen=True, slots=True)
+class MultiplyGated:
+    """activation(gate) · up of a linear whose first half of columns is the gate, the other up."""
+
+    weight: PackedMatrix
+    x: View | None
+    quantised_x: Value | None
+    bias: Vector | None
     activation: Activation
     out: Value | None
     quantised: Value | None
@@ -130,7 +150,20 @@ class Head:
     scale: float
 
 
-Instruction = EmbedRows | Norm | Quantise | Multiply | PrepareHeads | Attend | Gate | Sum | Head
+Instruction = (
+    EmbedRows
+    | Norm
+    | Quantise
+    | Multiply
+    | PrepareHeads
+    | Attend
+    | Gate
+    | MultiplyGated
+    | Sum
+    | Head
+)
+# Columns that are quantised together, and rows of a block of packed weights.
+_GROUP, _BLOCK_ROWS = 32, 16
 
 
 def lower(recording: Recording) -> list[Instruction]:
@@ -165,6 +198,8 @@ class _Lowering:
                 linear = self._linear_onto(index, call)
                 if linear is not None:
                     self.folded.add(linear.node)
+            case Gated() if self._is_of_halves(index, call):
+                self.folded.add(call.gate.node)
             case Attention(q=q, k=k):
                 for rows in (q, k):
                     self._fold_chain(index, rows)
@@ -186,6 +221,34 @@ class _Lowering:
                 return y
         return None
 
+    def _is_of_halves(self, index: int, call: Gated) -> bool:
+        """Whether gate and up are the halves of a linear, each of whole groups and blocks, and
+        nobody else reads them.
+        """
+        linear = self.recording.calls[call.gate.node]
+        if not isinstance(linear, Linear) or call.up.node != call.gate.node:
+            return False
+        width = call.gate.width
+        are_halves = call.gate.offset == 0 and call.up.offset == width == linear.weight.rows // 2
+        are_whole = width % _GROUP == 0 and all(
+            segment.rows % _BLOCK_ROWS == 0 for segment in linear.weight.segments
+        )
+        return are_halves and are_whole and set(self.consumers[call.gate.node]) == {index}
+
+    def _is_for_next(self, index: int) -> bool:
+        """Whether the instruction behind norm `index` multiplies it, to somewhere else than onto
+        what it was made of, and nobody else reads it.
+        """
+        after = index + 1
+        if self.consumers[index] != [after]:
+            return False
+        if not isinstance(self.recording.calls[after], Linear):
+            return False
+        if after not in self.folded:
+            return True
+        readers = set(self.consumers[after])
+        return readers == {after + 1} and isinstance(self.recording.calls[after + 1], Gated)
+
     def _fold_chain(self, index: int, rows: Rows) -> None:
         """Mark rope, and a head_norm before it, when nobody else reads them."""
         call = self.recording.calls[rows.node]
@@ -202,7 +265,10 @@ class _Lowering:
                 self.out.append(EmbedRows(table, scale, self._define(index)))
             case RmsNorm(x=x, weight=weight, eps=eps):
                 view = self._view(x)
-                self.out.append(Norm(view, weight, eps, *self._define_outputs(index)))
+                outs = self._define_outputs(index)
+                self.out.append(Norm(view, weight, eps, *outs, self._is_for_next(index)))
+            case Gated() if call.gate.node in self.folded:
+                self._multiply_gated(index, call)
             case Gated(gate=gate, up=up, activation=activation):
                 views = self._view(gate), self._view(up)
                 self.out.append(Gate(*views, activation, *self._define_outputs(index)))
@@ -211,11 +277,11 @@ class _Lowering:
             case Add():
                 self._add(index, call)
             case Rope(x=x, head_dim=head_dim):
-                part = HeadsPart(self._view(x), head_dim, None, call, self._define(index))
-                self.out.append(PrepareHeads((part,), 0))
+                part = HeadsPart(self._view(x), head_dim, None, call)
+                self.out.append(PrepareHeads(part, self._define(index)))
             case HeadNorm(x=x, head_dim=head_dim):
-                part = HeadsPart(self._view(x), head_dim, call, None, self._define(index))
-                self.out.append(PrepareHeads((part,), 0))
+                part = HeadsPart(self._view(x), head_dim, call, None)
+                self.out.append(PrepareHeads(part, self._define(index)))
             case Attention():
                 self._attention(index, call)
             case Logits(x=x, weight=weight, scale=scale):
@@ -238,15 +304,20 @@ class _Lowering:
         self.out.append(Sum(x_view, y_view, self._define(index)))
 
     def _attention(self, index: int, call: Attention) -> None:
-        head_dim = call.spec.head_dim
-        q_value = self._new(call.q.width)
-        q = self._part(call.q, head_dim, q_value)
-        k = self._part(call.k, head_dim, "k")
-        v = HeadsPart(self._view(call.v), head_dim, None, None, "v")
-        self.out.append(PrepareHeads((q, k, v), call.spec.layer))
-        self.out.append(Attend(q_value, call.spec, self._define(index)))
+        spec = call.spec
+        v = HeadsPart(self._view(call.v), spec.head_dim, None, None)
+        parts = self._part(call.q, spec.head_dim), self._part(call.k, spec.head_dim), v
+        rotated = self._new(call.q.width)
+        out: Value | None
+        quantised: Value | None
+        if spec.num_heads // spec.num_kv_heads * spec.head_dim % _GROUP == 0:
+            out, quantised = self._define_outputs(index)
+            out = out or self._new(call.q.width)
+        else:  # what a thread has of a row is no whole number of groups
+            out, quantised = self._define(index), None
+        self.out.append(Attend(parts, spec, rotated, out, quantised))
 
-    def _part(self, rows: Rows, head_dim: int, sink: Value | str) -> HeadsPart:
+    def _part(self, rows: Rows, head_dim: int) -> HeadsPart:
         rope: Rope | None = None
         norm: HeadNorm | None = None
         call = self.recording.calls[rows.node]
@@ -255,13 +326,25 @@ class _Lowering:
             call = self.recording.calls[rows.node]
         if rows.node in self.folded and isinstance(call, HeadNorm):
             norm, rows = call, call.x
-        return HeadsPart(self._view(rows), head_dim, norm, rope, sink)
+        return HeadsPart(self._view(rows), head_dim, norm, rope)
 
     def _multiply(self, call: Linear, out: Value, *, accumulate: bool) -> None:
-        has_float = call.weight.has_float
-        view = self._view(call.x) if has_float else None
-        quantised = self._quantise(call.x) if call.weight.has_quantised else None
+        view, quantised = self._inputs(call)
         self.out.append(Multiply(call.weight, view, quantised, call.bias, out, accumulate))
+
+    def _multiply_gated(self, index: int, call: Gated) -> None:
+        linear = self.recording.calls[call.gate.node]
+        assert isinstance(linear, Linear)
+        view, quantised = self._inputs(linear)
+        outs = self._define_outputs(index)
+        self.out.append(
+            MultiplyGated(linear.weight, view, quantised, linear.bias, call.activation, *outs)
+        )
+
+    def _inputs(self, call: Linear) -> tuple[View | None, Value | None]:
+        """What float segments read, and what quantised ones do."""
+        view = self._view(call.x) if call.weight.has_float else None
+        return view, self._quantise(call.x) if call.weight.has_quantised else None
 
     def _quantise(self, rows: Rows) -> Value:
         value = self.quantised.get(rows)

@@ -10,6 +10,7 @@ from roost.programs.lowering import (
     Head,
     Instruction,
     Multiply,
+    MultiplyGated,
     Norm,
     PrepareHeads,
     Quantise,
@@ -41,10 +42,15 @@ def reads(instruction: Instruction) -> Iterator[Value]:
                 yield quantised
             if accumulate:
                 yield out
-        case PrepareHeads(parts=parts):
+        case PrepareHeads(part=part):
+            yield part.x.value
+        case Attend(parts=parts):
             yield from (part.x.value for part in parts)
-        case Attend(q=q):
-            yield q
+        case MultiplyGated(x=x, quantised_x=quantised):
+            if x is not None:
+                yield x.value
+            if quantised is not None:
+                yield quantised
         case Gate(gate=gate, up=up):
             yield from (gate.value, up.value)
         case Sum(x=x, y=y):
@@ -54,14 +60,20 @@ def reads(instruction: Instruction) -> Iterator[Value]:
 def writes(instruction: Instruction) -> Iterator[Value]:
     """Values that the instruction makes (or, for an accumulating Multiply, changes)."""
     match instruction:
-        case Norm(out=out, quantised=quantised) | Gate(out=out, quantised=quantised):
+        case (
+            Norm(out=out, quantised=quantised)
+            | Gate(out=out, quantised=quantised)
+            | MultiplyGated(out=out, quantised=quantised)
+        ):
             yield from (value for value in (out, quantised) if value is not None)
+        case Attend(rotated=rotated, out=out, quantised=quantised):
+            yield from (rotated, out)
+            if quantised is not None:
+                yield quantised
         case Quantise(quantised=quantised):
             yield quantised
-        case EmbedRows(out=out) | Multiply(out=out) | Attend(out=out) | Sum(out=out):
+        case EmbedRows(out=out) | Multiply(out=out) | PrepareHeads(out=out) | Sum(out=out):
             yield out
-        case PrepareHeads(parts=parts):
-            yield from (part.sink for part in parts if isinstance(part.sink, Value))
         case Head():
             return
 
@@ -71,8 +83,8 @@ def assign(instructions: list[Instruction]) -> Slots:
     threads work on different rows at once and widths, so row strides, may differ.
     """
     last_use: dict[int, int] = {}
-    for index, instruction in enumerate(instructions):
-        for value in (*reads(instruction), *writes(instruction)):
+    for index in range(len(instructions)):
+        for value in _used(instructions, index):
             last_use[value.number] = index
     slots = Slots()
     free: list[int] = []
@@ -80,9 +92,19 @@ def assign(instructions: list[Instruction]) -> Slots:
         for value in writes(instruction):
             if value.number not in slots.slot_of:
                 slots.slot_of[value.number] = _take(slots, free, value)
-        ending = {v.number for v in (*reads(instruction), *writes(instruction))}
+        ending = {v.number for v in _used(instructions, index)}
         free += _slots_ending(slots, (n for n in ending if last_use[n] == index))
     return slots
+
+
+def _used(instructions: list[Instruction], index: int) -> Iterator[Value]:
+    """Values that must keep their place while the instruction runs."""
+    yield from reads(instructions[index])
+    yield from writes(instructions[index])
+    before = instructions[index - 1] if index else None
+    if isinstance(before, Norm) and before.is_for_next:
+        # It may be computed only now.
+        yield before.x.value
 
 
 def _take(slots: Slots, free: list[int], value: Value) -> int:

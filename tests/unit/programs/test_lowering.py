@@ -7,12 +7,11 @@ from roost.programs import AttentionSpec, CpuBuilder, KvShape, RopeSpec, Rows, W
 from roost.programs.lowering import (
     Attend,
     EmbedRows,
-    Gate,
     Head,
     Instruction,
     Multiply,
+    MultiplyGated,
     Norm,
-    PrepareHeads,
     Quantise,
     Sum,
     lower,
@@ -60,37 +59,34 @@ def layer(b: CpuBuilder, x: Rows) -> Rows:
     return b.add(x, b.linear(b.gated(gate, up, "silu"), eights(HIDDEN, FFN)))
 
 
-def test_a_layer_is_ten_ops() -> None:
+def test_a_layer_is_seven_ops() -> None:
     b = builder()
     x = layer(b, b.embed(eights(100, HIDDEN)))
     b.logits(b.rms_norm(x, ONES, 1e-5), eights(100, HIDDEN))
     instructions = lower(b._recording)
-    per_layer = ["Norm", "Multiply", "PrepareHeads", "Attend", "Quantise", "Multiply"]
-    per_layer += ["Norm", "Multiply", "Gate", "Multiply"]
+    per_layer = ["Norm", "Multiply", "Attend", "Multiply", "Norm", "MultiplyGated", "Multiply"]
     assert names(instructions) == ["EmbedRows", *per_layer, "Head"]
-    embed, norm, qkv, heads, _, _, out, _, _, gate, down, head = instructions
+    embed, norm, qkv, attend, out, _, gate, down, head = instructions
     assert isinstance(embed, EmbedRows)
     assert isinstance(norm, Norm)
     assert norm.out is None
     assert norm.quantised is not None
+    assert norm.is_for_next
     assert isinstance(qkv, Multiply)
     assert qkv.x is None
     assert qkv.quantised == norm.quantised
     assert not qkv.accumulate
-    assert isinstance(heads, PrepareHeads)
-    assert [part.sink if isinstance(part.sink, str) else "q" for part in heads.parts] == [
-        "q",
-        "k",
-        "v",
-    ]
-    assert [part.norm is not None for part in heads.parts] == [True, False, False]
-    assert [part.rope is not None for part in heads.parts] == [True, True, False]
+    assert isinstance(attend, Attend)
+    assert [part.norm is not None for part in attend.parts] == [True, False, False]
+    assert [part.rope is not None for part in attend.parts] == [True, True, False]
     assert isinstance(out, Multiply)
+    assert out.quantised == attend.quantised
     assert isinstance(down, Multiply)
     assert out.accumulate
     assert out.out == down.out == embed.out
-    assert isinstance(gate, Gate)
+    assert isinstance(gate, MultiplyGated)
     assert gate.out is None
+    assert gate.quantised == down.quantised
     assert isinstance(head, Head)
     assert head.norm is not None
 
