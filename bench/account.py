@@ -183,7 +183,10 @@ class Engine:
             is_kernel = not name.startswith(NOT_KERNELS)
             repeats = times * each
             worked_us = worked_ns * each / 1e3
-            moved = num_bytes * repeats, row_macs * repeats * num_rows
+            # Of a prompt only the last row has logits.
+            is_last_row = name.startswith("logits") and num_rows == PREFILL_TOKENS
+            rows = 1 if is_last_row else num_rows
+            moved = num_bytes * repeats, row_macs * repeats * rows
             if is_kernel:
                 parts.append(Part("· " + name, worked_us, True, *moved, repeats))
             waited_us += waited_ns * each / 1e3 if is_kernel else 0.0
