@@ -13,7 +13,7 @@ struct PlanShape {
   int num_threads;
 };
 
-// Fills `plan` for `group` query heads a KV head.
-void plan_attention(const StepInputs& inputs, int64_t group, const PlanShape& shape, AttentionPlan& plan);
+// Fills `plan` for attention of this kind.
+void plan_attention(const StepInputs& inputs, AttentionKind kind, const PlanShape& shape, AttentionPlan& plan);
 
 }  // namespace roost

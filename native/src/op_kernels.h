@@ -55,7 +55,8 @@ struct AttentionTask {
   int64_t q_stride;
   float* out;  // likewise; or null, and `partial` takes each split's state
   int64_t out_stride;
-  float* partial;  // [split_end − split_begin][num_rows · group][head_dim + 2]: sums, maximum, total
+  float* partial;        // of split_begin: [num_rows · group][head_dim + 2]: sums, maximum, total
+  int64_t split_stride;  // floats from split to split of `partial`
   int64_t num_rows;
   int64_t first_position;
   int64_t group;

@@ -111,7 +111,8 @@ void Program::heads(HeadsPart part, int64_t out) {
 void Program::attention(const std::vector<HeadsPart>& parts, const std::vector<int64_t>& shape, float scale,
                         int64_t rotated, int64_t out, int64_t quantised) {
   const int64_t group = shape[1] / kv_->num_kv_heads();
-  if (std::find(groups_.begin(), groups_.end(), group) == groups_.end()) groups_.push_back(group);
+  const AttentionKind kind{group, shape[2] > 0};
+  if (plan_index(kind) == static_cast<int64_t>(attention_kinds_.size())) attention_kinds_.push_back(kind);
   need_scratch(AttentionOp::scratch_floats(group, kv_->head_dim()));
   const AttentionOp::Shape s{shape[0], shape[1], shape[2], scale};
   ops_.push_back(
@@ -166,8 +167,8 @@ QuantGroup* Program::quantised_row(int64_t buffer, int64_t width, int64_t row) c
   return reinterpret_cast<QuantGroup*>(b.memory.data()) + row * (width / kGroup * b.num_terms);
 }
 
-int64_t Program::plan_index(int64_t group) const {
-  return std::find(groups_.begin(), groups_.end(), group) - groups_.begin();
+int64_t Program::plan_index(AttentionKind kind) const {
+  return std::find(attention_kinds_.begin(), attention_kinds_.end(), kind) - attention_kinds_.begin();
 }
 
 int64_t Program::buffer_nbytes() const {
@@ -180,24 +181,38 @@ int64_t Program::buffer_nbytes() const {
   return static_cast<int64_t>(total);
 }
 
+void Program::find_prepared_rows() {
+  std::vector<uint8_t> is_prepared(static_cast<size_t>(step_.in->num_rows));
+  for (const AttentionPlan& plan : step_.attention) {
+    for (const AttentionPiece& piece : plan.pieces) {
+      if (piece.is_prepared) std::fill_n(is_prepared.begin() + piece.row, piece.num_rows, uint8_t{1});
+    }
+  }
+  step_.prepared_rows.clear();
+  for (size_t row = 0; row < is_prepared.size(); ++row) {
+    if (is_prepared[row] != 0) step_.prepared_rows.push_back(static_cast<int32_t>(row));
+  }
+}
+
 void Program::plan(const StepInputs& in, const StepResults& out) {
   step_.in = &in;
   step_.out = &out;
   step_.row_pages.resize(static_cast<size_t>(in.num_rows));
-  step_.shared_rows.clear();
   int64_t num_positions = 0;
   for (int64_t s = 0; s < in.num_slices; ++s) {
     const int32_t* pages = in.pages + in.page_offsets[s];
     for (int32_t row = in.slice_offsets[s]; row < in.slice_offsets[s + 1]; ++row) {
       step_.row_pages[static_cast<size_t>(row)] = pages[in.positions[row] / kPageTokens];
       num_positions = std::max<int64_t>(num_positions, in.positions[row] + 1);
-      if (!step_.is_single(s)) step_.shared_rows.push_back(row);
     }
   }
   for (RopeTable& rope : ropes_) rope.reserve(num_positions);
   const PlanShape shape{kv_->num_kv_heads(), kv_->head_dim(), pool_.num_threads()};
-  step_.attention.resize(groups_.size());
-  for (size_t i = 0; i < groups_.size(); ++i) plan_attention(in, groups_[i], shape, step_.attention[i]);
+  step_.attention.resize(attention_kinds_.size());
+  for (size_t i = 0; i < attention_kinds_.size(); ++i) {
+    plan_attention(in, attention_kinds_[i], shape, step_.attention[i]);
+  }
+  find_prepared_rows();
   for (Claims& claims : claims_) claims.reset();
 }
 

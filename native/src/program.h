@@ -166,7 +166,7 @@ class Program {
   const RopeTable& rope(int64_t number) const { return ropes_[static_cast<size_t>(number)]; }
   float* scratch(int thread) const { return scratch_[static_cast<size_t>(thread)].floats(); }
   SamplerScratch& sampler_scratch(int thread) const { return *samplers_[static_cast<size_t>(thread)]; }
-  int64_t plan_index(int64_t group) const;
+  int64_t plan_index(AttentionKind kind) const;
 
  private:
   struct Buffer {
@@ -180,6 +180,7 @@ class Program {
   int64_t push_buffer(int64_t stride, int64_t row_bytes, int num_terms);
   void need_scratch(int64_t floats);
   void plan(const StepInputs& inputs, const StepResults& results);
+  void find_prepared_rows();
   void execute(int thread);
   const NormOp* take_norm();
 
@@ -193,7 +194,7 @@ class Program {
   std::vector<RopeTable> ropes_;
   std::vector<std::unique_ptr<Op>> ops_;
   const NormOp* norm_for_next_ = nullptr;
-  std::vector<int64_t> groups_;
+  std::vector<AttentionKind> attention_kinds_;
   std::vector<LazyMemory> scratch_;
   std::vector<std::unique_ptr<SamplerScratch>> samplers_;
   std::vector<Claims> claims_;     // one a phase, op after op

@@ -112,8 +112,9 @@ AttentionTask AttentionOp::task(const OpContext& c, const AttentionPlan& plan, c
   t.out_stride = p.stride(out_);
   t.partial =
       is_partial ? const_cast<float*>(plan.partials.data()) + piece.partial + kv_head * piece.partial_stride : nullptr;
+  t.split_stride = piece.split_stride;
   t.num_rows = piece.num_rows;
-  t.first_position = c.step.in->positions[piece.row];
+  t.first_position = piece.first_position;
   t.group = plan.group;
   t.head_dim = kv.head_dim();
   t.window = shape_.window;
@@ -173,7 +174,7 @@ void AttentionOp::attend(const OpContext& c, const AttentionPlan& plan, const At
                          int64_t kv_head) const {
   const Program& p = c.program;
   AttentionTask t = task(c, plan, piece, kv_head);
-  if (c.step.is_single(piece.slice)) {
+  if (!piece.is_prepared) {
     float* q = t.scratch + padded(attention_scratch_floats(plan.group, t.head_dim));
     prepare_one(c, piece, kv_head, q);
     t.q = q;
@@ -195,12 +196,13 @@ void AttentionOp::quantise(const Program& p, const AttentionPiece& piece, int64_
 bool AttentionOp::run(const OpContext& c) const {
   const Program& p = c.program;
   const int64_t num_kv_heads = p.kv().num_kv_heads();
-  const std::vector<int32_t>& rows = c.step.shared_rows;
+  const std::vector<int32_t>& rows = c.step.prepared_rows;
   if (!for_rows(c, 0, static_cast<int64_t>(rows.size()),
                 [&](int64_t i) { prepare_row(c, rows[static_cast<size_t>(i)]); })) {
     return false;
   }
-  const AttentionPlan& plan = c.step.attention[static_cast<size_t>(p.plan_index(shape_.num_heads / num_kv_heads))];
+  const AttentionPlan& plan =
+      c.step.attention[static_cast<size_t>(p.plan_index({shape_.num_heads / num_kv_heads, shape_.window > 0}))];
   const auto num_pieces = static_cast<int64_t>(plan.pieces.size());
   // From the end: a slice's last rows see most, and the longest pieces should not start last.
   if (!c.share(1, num_pieces * num_kv_heads, 1, [&](int64_t i, int64_t) {

@@ -33,18 +33,29 @@ struct StepResults {
   uint8_t* faults;                // [num_heads]
 };
 
-// A piece of attention work: some rows of a slice over some splits, for every KV head.
+// A piece of attention work: some consecutive rows over some splits, for every KV head.
 struct AttentionPiece {
-  int64_t slice;
-  int64_t row;  // first row of the step
+  int64_t slice;  // whose pages are read
+  int64_t row;    // first row of the step
   int64_t num_rows;
+  int64_t first_position;  // of the first row, or for rows of several slices one that sees all of the splits
   int64_t split_begin;
   int64_t split_end;
-  int64_t partial;         // offset of KV head 0's states in the partial buffer, or −1: finishes by itself
+  bool is_prepared;  // the rows' queries, keys and values are, before any piece begins
+  // Offset of KV head 0's states of split_begin in the partial buffer, or −1: finishes by itself.
+  int64_t partial;
   int64_t partial_stride;  // from KV head to KV head
+  int64_t split_stride;    // from split to split
 };
 
-// Pieces for one group size. `merges` joins the splits of what was cut up.
+struct AttentionKind {
+  int64_t group;  // query heads a KV head
+  bool is_windowed;
+
+  bool operator==(const AttentionKind&) const = default;
+};
+
+// Pieces for one kind of attention. `merges` joins the splits of what was cut up.
 struct AttentionPlan {
   int64_t group;
   std::vector<AttentionPiece> pieces;
@@ -55,11 +66,9 @@ struct AttentionPlan {
 struct Step {
   const StepInputs* in;
   const StepResults* out;
-  std::vector<int32_t> row_pages;    // [num_rows]: the page that takes the row's K and V
-  std::vector<int32_t> shared_rows;  // those of slices with several: they attend to each other
+  std::vector<int32_t> row_pages;      // [num_rows]: the page that takes the row's K and V
+  std::vector<int32_t> prepared_rows;  // those whose queries, keys and values several pieces read
   std::vector<AttentionPlan> attention;
-
-  bool is_single(int64_t slice) const { return in->slice_offsets[slice + 1] - in->slice_offsets[slice] == 1; }
 };
 
 }  // namespace roost

@@ -142,6 +142,37 @@ def test_a_step_does_not_care_who_else_is_in_it(isa: str, kv_dtype: str, pool_of
     program.close()
 
 
+@pytest.mark.parametrize("isa", available_isas()[-1:])
+@pytest.mark.parametrize("num_threads", [1, 3])
+@pytest.mark.parametrize("name", ["plain", "bf16 kv", "int8 kv", "window"])
+def test_those_that_begin_with_the_same_pages_are_as_alone(
+    name: str, num_threads: int, isa: str, pool_of: PoolOf
+) -> None:
+    model = TinyModel(SHAPES[name])
+    alone, program = (model.program(pool_of(num_threads), isa, max_rows=1200) for _ in range(2))
+    common = tokens_of(1_088)
+    score(program, common, [], pages=list(range(68)))
+    # Beginnings of two splits and a bit, of one split, of none; some end at the edge of a split.
+    kept = [1_088, 1_088, 1_088, 1_088, 1_088, 1_088, 512, 512, 512, 512, 0, 1_088, 1_088]
+    tails = [1, 5, 448, 449, 17, 460, 1, 2, 512, 40, 9, 3, 30]
+    free = 68
+    pieces, expected = [], []
+    for seed, (num_kept, num_own) in enumerate(zip(kept, tails, strict=True)):
+        tokens = [*common[:num_kept], *tokens_of(num_own, seed=seed)]
+        expected.append(score(alone, tokens, [600])[-1])
+        num_pages = (len(tokens) + 15) // 16 - num_kept // 16
+        pages = [*range(num_kept // 16), *range(free, free + num_pages)]
+        free += num_pages
+        if num_own > 1:
+            program.run(step([Piece(tokens, num_kept, len(tokens) - 1, pages)], []))
+        pieces.append(Piece(tokens, len(tokens) - 1, len(tokens), pages))
+    heads = score_rows(range(len(pieces)), program.vocab_size)
+    got = all_logprobs(program.run(step(pieces, heads)), program.vocab_size)
+    np.testing.assert_array_equal(got, np.stack(expected))
+    for one in (alone, program):
+        one.close()
+
+
 @EVERY_ISA
 @pytest.mark.parametrize("kv_dtype", ["f32", "bf16", "int8"])
 def test_a_row_that_is_not_finite_harms_only_itself(

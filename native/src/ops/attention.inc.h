@@ -266,7 +266,7 @@ void attend(const AttentionTask& task) {
         a::merge_state(s.merged + r * task.head_dim, state + 2, state + 3, sums, state[0], state[1], task.head_dim);
         continue;
       }
-      float* to = task.partial + ((split - task.split_begin) * num_query_rows + r) * (task.head_dim + 2);
+      float* to = task.partial + (split - task.split_begin) * task.split_stride + r * (task.head_dim + 2);
       for (int64_t at = 0; at < task.head_dim; at += kLanes) F32::load(sums + at).store(to + at);
       to[task.head_dim] = state[0];
       to[task.head_dim + 1] = state[1];
@@ -287,7 +287,7 @@ void merge(const AttentionTask& task) {
     float m = 0.0f;
     float l = 0.0f;
     for (int64_t split = task.split_begin; split < task.split_end; ++split) {
-      const float* from = task.partial + ((split - task.split_begin) * num_query_rows + r) * (task.head_dim + 2);
+      const float* from = task.partial + (split - task.split_begin) * task.split_stride + r * (task.head_dim + 2);
       a::merge_state(merged, &m, &l, from, from[task.head_dim], from[task.head_dim + 1], task.head_dim);
     }
     float* out = task.out + r / task.group * task.out_stride + r % task.group * task.head_dim;

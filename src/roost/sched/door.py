@@ -128,7 +128,8 @@ class Door:
         """Whether one of those that wait goes before the last of those that run."""
         if not self.preempts:
             return False
-        return max(self._rank(seq, now_s) for seq in waiting) > self._roster.running[-1].rank
+        lowest = self._roster.running[-1].rank
+        return any(self._rank(seq, now_s) > lowest for seq in waiting)
 
     def _left(self, max_step_tokens: int, rank: int) -> int:
         """Tokens of a step for somebody of this rank, who goes before the prompts of lower ones."""

@@ -4,6 +4,7 @@ from collections import defaultdict, deque
 from collections.abc import Iterable
 from collections.abc import Sequence as Many
 from itertools import chain, islice
+from operator import attrgetter
 from typing import Final, Literal, Protocol
 
 from roost.cache import KvCache
@@ -106,15 +107,15 @@ class HighestPriority:
     counts = False
 
     def order(self, waiting: Many[Sequence]) -> list[Sequence]:
-        return sorted(
-            waiting,
-            key=lambda seq: (
-                not seq.envelope.is_health_check,
-                -seq.envelope.priority,
-                not seq.has_run,
-                seq.number,
-            ),
-        )
+        # By the last of these first: sorts are stable, and quick where little is to be done.
+        first, rest = _split(waiting)
+        checks = [seq for seq in first if seq.envelope.is_health_check]
+        others = [seq for seq in first if not seq.envelope.is_health_check]
+        for some in (checks, others, rest):
+            some.sort(key=attrgetter("number"))
+        by_priority = attrgetter("request.envelope.priority")
+        ordered = sorted([*others, *rest], key=by_priority, reverse=True)
+        return [*sorted(checks, key=by_priority, reverse=True), *ordered]
 
     def count(self, tenant: str, num_tokens: int) -> None:
         """It makes no difference."""
