@@ -129,7 +129,10 @@ class Door:
         if not self.preempts:
             return False
         lowest = self._roster.running[-1].rank
-        return any(self._rank(seq, now_s) > lowest for seq in waiting)
+        if lowest == _AGED_RANK:
+            return False
+        # All of a deep queue are looked at, in every step.
+        return any(seq.request.envelope.priority > lowest or is_aged(seq, now_s) for seq in waiting)
 
     def _left(self, max_step_tokens: int, rank: int) -> int:
         """Tokens of a step for somebody of this rank, who goes before the prompts of lower ones."""

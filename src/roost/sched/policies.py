@@ -1,7 +1,7 @@
 """In which order those that wait are considered."""
 
 from collections import defaultdict, deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from collections.abc import Sequence as Many
 from itertools import chain, islice
 from operator import attrgetter
@@ -184,7 +184,8 @@ class Ageing:
         self._num_others = 0
         self._aged: deque[Sequence] = deque()
 
-    def order(self, waiting: Many[Sequence], now_s: float) -> list[Sequence]:
+    def order(self, waiting: Many[Sequence], now_s: float) -> Iterable[Sequence]:
+        """Of a deep queue no more is put in order than is taken."""
         ordered = self.policy.order(waiting)
         aged = sorted((seq for seq in waiting if is_aged(seq, now_s)), key=lambda seq: seq.number)
         self._aged = deque(aged)
@@ -225,23 +226,27 @@ def _split(waiting: Many[Sequence]) -> tuple[list[Sequence], list[Sequence]]:
     return list(waiting[:num_first]), list(waiting[num_first:])
 
 
-def _interleaved(ordered: Many[Sequence], aged: Many[Sequence], num_others: int) -> list[Sequence]:
+def _interleaved(
+    ordered: Many[Sequence], aged: Many[Sequence], num_others: int
+) -> Iterator[Sequence]:
     """`ordered`, with the next of `aged` wherever `TURNS` − 1 others have begun since the last.
 
     Health checks stay where they are: they take nobody's turn.
     """
     oldest = iter(aged)
-    merged: dict[int, Sequence] = {}
+    taken: set[int] = set()
     for seq in ordered:
         if seq.envelope.is_health_check:
-            merged[seq.number] = seq
+            taken.add(seq.number)
+            yield seq
             continue
         if num_others >= TURNS - 1:
-            old = next((one for one in oldest if one.number not in merged), None)
+            old = next((one for one in oldest if one.number not in taken), None)
             if old is not None:
-                merged[old.number] = old
+                taken.add(old.number)
                 num_others = 0
-        if seq.number not in merged:
-            merged[seq.number] = seq
+                yield old
+        if seq.number not in taken:
+            taken.add(seq.number)
             num_others += 1
-    return list(merged.values())
+            yield seq
