@@ -93,12 +93,13 @@ bool ThreadPool::finish(int thread, Claims& claims, int64_t num_mine, int64_t nu
     phase_.value.notify_all();
     return true;
   }
+  // Before the phase is looked at: if that is not done, the run was not over, and this is its number.
+  const uint32_t run = run_.value.load(std::memory_order_acquire);
   if (phase_.value.load(std::memory_order_acquire) != phase) return true;
   if (thread == 0) {
     member.spin.wait(phase_.value, phase);
     return true;
   }
-  const uint32_t run = run_.value.load(std::memory_order_relaxed);
   member.is_inside.store(false, std::memory_order_release);
   member.spin.wait(phase_.value, phase);
   return enter(member, run);
