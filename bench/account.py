@@ -99,6 +99,7 @@ class Engine:
             threads=threads,
             max_total_tokens=64 * 1024,
             max_step_tokens=PREFILL_TOKENS,
+            max_step_ms=60_000,  # a prompt in one step
             prefix_cache="off",
             speculate="off",
         )

@@ -30,6 +30,22 @@ double run_on(ThreadPool& pool, const Fn& fn) {
   return now_s() - begin;
 }
 
+// fn(part) for as many parts as the pool has threads, each on a thread of its own if that comes in time.
+template <class Fn>
+double for_parts_s(ThreadPool& pool, const Fn& fn) {
+  const double begin = now_s();
+  Claims claims;
+  const auto body = [&](int thread) {
+    int64_t num_mine = 0;
+    for (int64_t part; (part = claims.take(1)) < pool.num_threads(); ++num_mine) fn(static_cast<int>(part));
+    pool.finish(thread, claims, num_mine, pool.num_threads());
+  };
+  using Body = decltype(body);
+  pool.run([](void* context, int thread) { (*static_cast<Body*>(context))(thread); },
+           const_cast<void*>(static_cast<const void*>(&body)));
+  return now_s() - begin;
+}
+
 // The best of so many runs: other programs only ever make it slower.
 template <class Fn>
 double best_s(int num_runs, const Fn& fn) {
@@ -93,20 +109,27 @@ struct Activations {
   std::vector<float> y = std::vector<float>(kMaxRows * kMaxOutputs);
 };
 
-// One pass: every matrix, split over the threads, with a barrier after each.
+// One pass: every matrix, one after the other, shared by the threads in pieces.
 double pass_s(const LinearKernels& kernels, const Model& model, Activations& a, ThreadPool& pool, int64_t num_rows) {
+  std::vector<Claims> claims(model.matrices.size());
+  const int64_t num_pieces = pool.num_threads() == 1 ? 1 : 8 * pool.num_threads();
   return run_on(pool, [&](int thread) {
-    for (const PackedMatrix& w : model.matrices) {
+    for (size_t i = 0; i < model.matrices.size(); ++i) {
+      const PackedMatrix& w = model.matrices[i];
       const int64_t num_blocks = (w.rows + kBlockRows - 1) / kBlockRows;
-      const int64_t begin = num_blocks * thread / pool.num_threads();
-      const int64_t end = num_blocks * (thread + 1) / pool.num_threads();
-      if (is_quantised(w.format)) {
-        kernels.linear_quant(w, {a.groups.data(), w.cols, 1}, num_rows, a.y.data(), kMaxOutputs, begin, end,
-                             {nullptr, false});
-      } else {
-        kernels.linear_float(w, a.x.data(), kMaxCols, num_rows, a.y.data(), kMaxOutputs, begin, end, {nullptr, false});
+      int64_t num_mine = 0;
+      for (int64_t piece; (piece = claims[i].take(1)) < num_pieces; ++num_mine) {
+        const int64_t begin = num_blocks * piece / num_pieces;
+        const int64_t end = num_blocks * (piece + 1) / num_pieces;
+        if (is_quantised(w.format)) {
+          kernels.linear_quant(w, {a.groups.data(), w.cols, 1}, num_rows, a.y.data(), kMaxOutputs, begin, end,
+                               {nullptr, false});
+        } else {
+          kernels.linear_float(w, a.x.data(), kMaxCols, num_rows, a.y.data(), kMaxOutputs, begin, end,
+                               {nullptr, false});
+        }
       }
-      pool.barrier(thread);
+      if (!pool.finish(thread, claims[i], num_mine, num_pieces)) return;
     }
   });
 }
@@ -116,7 +139,7 @@ double bandwidth_gb_s(ThreadPool& pool) {
   std::vector<std::vector<uint64_t>> parts(static_cast<size_t>(pool.num_threads()), std::vector<uint64_t>(kWords, 1));
   std::vector<uint64_t> sums(parts.size() * 8);
   const double seconds = best_s(8, [&] {
-    return run_on(pool, [&](int thread) {
+    return for_parts_s(pool, [&](int thread) {
       uint64_t sum = 0;
       for (const uint64_t word : parts[static_cast<size_t>(thread)]) sum += word;
       sums[static_cast<size_t>(thread) * 8] = sum;
@@ -134,7 +157,7 @@ double peak_gmac_s(ThreadPool& pool, const std::string& isa) {
   const double macs = has_dot ? 16 * 64.0 : 16 * 32.0;
   if (isa == "portable") return 0;
   const double seconds = best_s(200, [&] {
-    return run_on(pool, [&](int) {
+    return for_parts_s(pool, [&](int) {
 #define ROOST_EACH(op) op(0) op(1) op(2) op(3) op(4) op(5) op(6) op(7) op(8) op(9) op(10) op(11)
 #define ROOST_REGISTERS "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", "xmm10", "xmm11"
       if (has_dot) {
