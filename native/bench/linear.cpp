@@ -4,55 +4,20 @@
 //
 // `--json` is for programs: the passes on all threads alone, one JSON object a line.
 #include <algorithm>
-#include <chrono>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <memory>
 #include <random>
 #include <string>
 #include <vector>
 
 #include "kernels.h"
+#include "machine.h"
 #include "pack.h"
 #include "program.h"
-#include "threads.h"
 
 namespace roost {
 namespace {
-
-double now_s() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
-
-template <class Fn>
-double run_on(ThreadPool& pool, const Fn& fn) {
-  const double begin = now_s();
-  pool.run([](void* context, int thread) { (*static_cast<const Fn*>(context))(thread); }, const_cast<Fn*>(&fn));
-  return now_s() - begin;
-}
-
-// fn(part) for as many parts as the pool has threads, each on a thread of its own if that comes in time.
-template <class Fn>
-double for_parts_s(ThreadPool& pool, const Fn& fn) {
-  const double begin = now_s();
-  Claims claims;
-  const auto body = [&](int thread) {
-    int64_t num_mine = 0;
-    for (int64_t part; (part = claims.take(1)) < pool.num_threads(); ++num_mine) fn(static_cast<int>(part));
-    pool.finish(thread, claims, num_mine, pool.num_threads());
-  };
-  using Body = decltype(body);
-  pool.run([](void* context, int thread) { (*static_cast<Body*>(context))(thread); },
-           const_cast<void*>(static_cast<const void*>(&body)));
-  return now_s() - begin;
-}
-
-// The best of so many runs: other programs only ever make it slower.
-template <class Fn>
-double best_s(int num_runs, const Fn& fn) {
-  double best = fn();
-  for (int i = 1; i < num_runs; ++i) best = std::min(best, fn());
-  return best;
-}
 
 struct Aligned {
   explicit Aligned(size_t nbytes)
@@ -110,10 +75,10 @@ struct Activations {
 };
 
 // One pass: every matrix, one after the other, shared by the threads in pieces.
-double pass_s(const LinearKernels& kernels, const Model& model, Activations& a, ThreadPool& pool, int64_t num_rows) {
+void pass(const LinearKernels& kernels, const Model& model, Activations& a, ThreadPool& pool, int64_t num_rows) {
   std::vector<Claims> claims(model.matrices.size());
   const int64_t num_pieces = pool.num_threads() == 1 ? 1 : 8 * pool.num_threads();
-  return run_on(pool, [&](int thread) {
+  run_on(pool, [&](int thread) {
     for (size_t i = 0; i < model.matrices.size(); ++i) {
       const PackedMatrix& w = model.matrices[i];
       const int64_t num_blocks = (w.rows + kBlockRows - 1) / kBlockRows;
@@ -134,52 +99,8 @@ double pass_s(const LinearKernels& kernels, const Model& model, Activations& a, 
   });
 }
 
-double bandwidth_gb_s(ThreadPool& pool) {
-  constexpr int64_t kWords = int64_t{1} << 24;  // 128 MiB a thread
-  std::vector<std::vector<uint64_t>> parts(static_cast<size_t>(pool.num_threads()), std::vector<uint64_t>(kWords, 1));
-  std::vector<uint64_t> sums(parts.size() * 8);
-  const double seconds = best_s(8, [&] {
-    return for_parts_s(pool, [&](int thread) {
-      uint64_t sum = 0;
-      for (const uint64_t word : parts[static_cast<size_t>(thread)]) sum += word;
-      sums[static_cast<size_t>(thread) * 8] = sum;
-    });
-  });
-  if (sums[0] != kWords) std::abort();
-  return static_cast<double>(parts.size()) * kWords * 8 / seconds / 1e9;
-}
-
-// Multiply-adds of bytes a second, if nothing but their instruction had to be done.
-double peak_gmac_s(ThreadPool& pool, const std::string& isa) {
-  constexpr int kTimes = 20000;
-#if defined(ROOST_X86)
-  const bool has_dot = isa == "avx512";
-  const double macs = has_dot ? 16 * 64.0 : 16 * 32.0;
-  if (isa == "portable") return 0;
-  const double seconds = best_s(200, [&] {
-    return for_parts_s(pool, [&](int) {
-#define ROOST_EACH(op) op(0) op(1) op(2) op(3) op(4) op(5) op(6) op(7) op(8) op(9) op(10) op(11)
-#define ROOST_REGISTERS "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", "xmm10", "xmm11"
-      if (has_dot) {
-#define ROOST_DOT(i) "vpdpbusd %%zmm15, %%zmm14, %%zmm" #i "\n"
-        for (int i = 0; i < kTimes; ++i) asm volatile(ROOST_EACH(ROOST_DOT)::: ROOST_REGISTERS);
-      } else {
-#define ROOST_MADD(i) "vpmaddubsw %%ymm15, %%ymm14, %%ymm" #i "\n"
-        for (int i = 0; i < kTimes; ++i) asm volatile(ROOST_EACH(ROOST_MADD)::: ROOST_REGISTERS);
-      }
-      asm volatile("vzeroupper");
-    });
-  });
-  return pool.num_threads() * macs * 12 / 16 * kTimes / seconds / 1e9;
-#else
-  (void)pool;
-  (void)isa;
-  (void)kTimes;
-  return 0;
-#endif
-}
-
-void print_table(const std::string& isa, const LinearKernels& kernels, GgmlType type, int max_threads, bool is_json) {
+void print_table(Isa isa, GgmlType type, int max_threads, bool is_json) {
+  const LinearKernels& kernels = *kernels_of(isa).linear;
   const Model model = make_model(type);
   Activations a;
   std::mt19937 random(2);
@@ -190,18 +111,19 @@ void print_table(const std::string& isa, const LinearKernels& kernels, GgmlType 
                          &a.groups[static_cast<size_t>(t * kMaxCols / kGroup)]);
   }
   if (!is_json) {
-    std::printf("isa %s, GGML type %d: %.1f MB packed, %.1f M multiply-adds a row\n", isa.c_str(),
-                static_cast<int>(type), static_cast<double>(model.nbytes) / 1e6, model.macs / 1e6);
+    std::printf("isa %s, GGML type %d: %.1f MB packed, %.1f M multiply-adds a row\n",
+                std::string(kIsaNames[static_cast<size_t>(isa)]).c_str(), static_cast<int>(type),
+                static_cast<double>(model.nbytes) / 1e6, model.macs / 1e6);
   }
   for (int threads = is_json ? max_threads : 1; threads <= max_threads; ++threads) {
     ThreadPool pool(threads);
     if (!is_json) {
       std::printf("%d thread(s): memory %.1f GB/s, byte multiply-adds at most %.0f G/s\n", threads,
-                  bandwidth_gb_s(pool), peak_gmac_s(pool, isa));
+                  read_gb_s(pool, size_t{256} << 20, 1, 6), peaks(pool, isa).int8_gmac_s);
     }
     for (const int64_t num_rows : {1, 2, 4, 8, 16, 64, 512}) {
       const int num_runs = num_rows < 16 ? 40 : num_rows < 100 ? 10 : 4;
-      const double seconds = best_s(num_runs, [&] { return pass_s(kernels, model, a, pool, num_rows); });
+      const double seconds = best_s(num_runs, [&] { pass(kernels, model, a, pool, num_rows); });
       if (is_json) {
         std::printf("{\"rows\": %d, \"nbytes\": %.0f, \"macs\": %.0f, \"seconds\": %.9f}\n", static_cast<int>(num_rows),
                     static_cast<double>(model.nbytes), model.macs * static_cast<double>(num_rows), seconds);
@@ -216,10 +138,7 @@ void print_table(const std::string& isa, const LinearKernels& kernels, GgmlType 
 }
 
 int main(int argc, char** argv) {
-  std::string isa(kIsaNames[0]);
-  for (size_t i = 0; i < kIsaNames.size(); ++i) {
-    if (is_supported(static_cast<Isa>(i))) isa = kIsaNames[i];
-  }
+  std::string isa(kIsaNames[static_cast<size_t>(best_isa())]);
   int type = static_cast<int>(GgmlType::kQ4_1);
   int threads = 2;
   bool is_json = false;
@@ -236,8 +155,7 @@ int main(int argc, char** argv) {
                  type);
     return 2;
   }
-  print_table(isa, *kernels_of(static_cast<Isa>(found - kIsaNames.begin())).linear, static_cast<GgmlType>(type),
-              threads, is_json);
+  print_table(static_cast<Isa>(found - kIsaNames.begin()), static_cast<GgmlType>(type), threads, is_json);
   return 0;
 }
 
