@@ -129,9 +129,8 @@ void Program::add(BufferView x, BufferView y, int64_t out) { ops_.push_back(std:
 void Program::head(BufferView x, int64_t norm, float eps, int64_t matrix, float scale, int num_terms) {
   const SegmentedMatrix& m = this->matrix(matrix);
   vocab_size_ = m.rows;
-  const bool has_quantised = std::any_of(m.segments.begin(), m.segments.end(), [](const PackedMatrix& segment) {
-    return segment.format > WeightFormat::kBF16;
-  });
+  const bool has_quantised = std::any_of(m.segments.begin(), m.segments.end(),
+                                         [](const PackedMatrix& segment) { return is_quantised(segment.format); });
   const int64_t hidden = add_buffer(x.width);
   const int64_t quantised = has_quantised ? add_quantised(x.width, num_terms) : -1;
   const int64_t logits = add_buffer(vocab_size_);

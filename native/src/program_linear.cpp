@@ -161,10 +161,7 @@ bool GatedLinearOp::run(const OpContext& c) const {
 void GatedLinearOp::one_row(const Program& p, float* gate, int64_t row, int64_t column, int64_t width) const {
   float* to = out_ >= 0 ? p.row(out_, row) + column : gate;
   p.kernels().ops->gated(gate, gate + width, to, width, activation_);
-  if (quantised_ < 0) return;
-  const int num_terms = p.num_terms(quantised_);
-  QuantGroup* groups = p.quantised_row(quantised_, half_blocks_ * kBlockRows, row) + column / kGroup * num_terms;
-  p.kernels().linear->quantize_row(to, width, num_terms, groups);
+  if (quantised_ >= 0) quantise_columns(p, to, column, width, half_blocks_ * kBlockRows, quantised_, row);
 }
 
 }  // namespace roost

@@ -39,7 +39,14 @@ int64_t row_chunk(const OpContext& c, int64_t num_rows) {
 }
 
 void quantise_row(const Program& p, const float* x, int64_t width, int64_t buffer, int64_t row) {
-  p.kernels().linear->quantize_row(x, width, p.num_terms(buffer), p.quantised_row(buffer, width, row));
+  quantise_columns(p, x, 0, width, width, buffer, row);
+}
+
+void quantise_columns(const Program& p, const float* x, int64_t column, int64_t num_columns, int64_t width,
+                      int64_t buffer, int64_t row) {
+  const int num_terms = p.num_terms(buffer);
+  QuantGroup* groups = p.quantised_row(buffer, width, row) + column / kGroup * num_terms;
+  p.kernels().linear->quantize_row(x, num_columns, num_terms, groups);
 }
 
 PhaseLabel EmbedOp::label(const Program&, int64_t) const { return {"embed"}; }
@@ -143,29 +150,30 @@ void AttentionOp::store(const OpContext& c, int64_t row, int64_t kv_head, float*
               {page + kv.v_offset(shape_.layer, kv_head), kv.head_dim(), kv.type()}, slot);
 }
 
+void AttentionOp::prepare_queries(const OpContext& c, int64_t row, int64_t first_head, int64_t num_heads, float* to,
+                                  float* scratch) const {
+  const int64_t head_dim = c.program.kv().head_dim();
+  const int64_t position = c.step.in->positions[row];
+  for (int64_t i = 0; i < num_heads; ++i) {
+    std::copy_n(prepare(c.program, parts_.q, row, first_head + i, position, scratch), head_dim, to + i * head_dim);
+  }
+}
+
 void AttentionOp::prepare_row(const OpContext& c, int64_t row) const {
   const Program& p = c.program;
-  const int64_t head_dim = p.kv().head_dim();
   float* scratch = p.scratch(c.thread);
-  for (int64_t head = 0; head < shape_.num_heads; ++head) {
-    const float* from = prepare(p, parts_.q, row, head, c.step.in->positions[row], scratch);
-    std::copy_n(from, head_dim, p.row(rotated_, row) + head * head_dim);
-  }
+  prepare_queries(c, row, 0, shape_.num_heads, p.row(rotated_, row), scratch);
   for (int64_t kv_head = 0; kv_head < p.kv().num_kv_heads(); ++kv_head) store(c, row, kv_head, scratch);
 }
 
 void AttentionOp::prepare_one(const OpContext& c, const AttentionPiece& piece, int64_t kv_head, float* q) const {
   const Program& p = c.program;
-  const int64_t head_dim = p.kv().head_dim();
   const int64_t group = shape_.num_heads / p.kv().num_kv_heads();
-  float* scratch = q + padded(group * head_dim);
-  const int64_t position = c.step.in->positions[piece.row];
-  for (int64_t i = 0; i < group; ++i) {
-    const float* from = prepare(p, parts_.q, piece.row, kv_head * group + i, position, scratch);
-    std::copy_n(from, head_dim, q + i * head_dim);
-  }
+  float* scratch = q + padded(group * p.kv().head_dim());
+  prepare_queries(c, piece.row, kv_head * group, group, q, scratch);
   // Of the pieces of a context that is cut up, one reads this position.
-  if (position / kSplitTokens < piece.split_end && position / kSplitTokens >= piece.split_begin) {
+  const int64_t split = c.step.in->positions[piece.row] / kSplitTokens;
+  if (split >= piece.split_begin && split < piece.split_end) {
     store(c, piece.row, kv_head, scratch);
   }
 }
@@ -185,11 +193,10 @@ void AttentionOp::attend(const OpContext& c, const AttentionPlan& plan, const At
 
 void AttentionOp::quantise(const Program& p, const AttentionPiece& piece, int64_t kv_head, int64_t width) const {
   if (quantised_ < 0) return;
-  const int num_terms = p.num_terms(quantised_);
   const int64_t column = kv_head * width;
   for (int64_t row = piece.row; row < piece.row + piece.num_rows; ++row) {
-    QuantGroup* groups = p.quantised_row(quantised_, shape_.num_heads * p.kv().head_dim(), row);
-    p.kernels().linear->quantize_row(p.row(out_, row) + column, width, num_terms, groups + column / kGroup * num_terms);
+    quantise_columns(p, p.row(out_, row) + column, column, width, shape_.num_heads * p.kv().head_dim(), quantised_,
+                     row);
   }
 }
 
@@ -237,10 +244,7 @@ bool GatedOp::run(const OpContext& c) const {
     float* to = out_ >= 0 ? p.row(out_, row) + at : p.scratch(c.thread);
     p.kernels().ops->gated(p.row(gate_.buffer, row) + gate_.offset + at, p.row(up_.buffer, row) + up_.offset + at, to,
                            n, activation_);
-    if (quantised_ < 0) return;
-    const int num_terms = p.num_terms(quantised_);
-    p.kernels().linear->quantize_row(to, n, num_terms,
-                                     p.quantised_row(quantised_, width, row) + at / kGroup * num_terms);
+    if (quantised_ >= 0) quantise_columns(p, to, at, n, width, quantised_, row);
   });
 }
 

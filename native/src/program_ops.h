@@ -150,6 +150,9 @@ class AttentionOp : public Op {
   void prepare_one(const OpContext& context, const AttentionPiece& piece, int64_t kv_head, float* q) const;
   void store(const OpContext& context, int64_t row, int64_t kv_head, float* scratch) const;
   void attend(const OpContext& context, const AttentionPlan& plan, const AttentionPiece& piece, int64_t kv_head) const;
+  // So many heads of q, prepared → `to`, one after another.
+  void prepare_queries(const OpContext& context, int64_t row, int64_t first_head, int64_t num_heads, float* to,
+                       float* scratch) const;
   void quantise(const Program& program, const AttentionPiece& piece, int64_t kv_head, int64_t width) const;
   AttentionTask task(const OpContext& context, const AttentionPlan& plan, const AttentionPiece& piece,
                      int64_t kv_head) const;
@@ -220,5 +223,8 @@ class HeadOp : public Op {
 // Rows per take: few enough that all threads get some, many enough that the counter is cheap.
 int64_t row_chunk(const OpContext& context, int64_t num_rows);
 void quantise_row(const Program& program, const float* x, int64_t width, int64_t buffer, int64_t row);
+// Columns [column, column + num_columns) of a row `width` wide, whole groups of them: x is what they hold.
+void quantise_columns(const Program& program, const float* x, int64_t column, int64_t num_columns, int64_t width,
+                      int64_t buffer, int64_t row);
 
 }  // namespace roost
