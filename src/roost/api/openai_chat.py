@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 import msgspec
@@ -10,17 +11,16 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from roost.api.asking import ask_stream, ask_whole
 from roost.api.body import read_body
 from roost.api.chat_body import ChatCall, parse_chat
-from roost.api.endings import first_problem, is_answer, openai_finish, problem_of_ending
-from roost.api.event_stream import EventStream
+from roost.api.endings import is_answer, openai_finish
 from roost.api.gather import Answer
 from roost.api.logprobs import ChatLogprobs, TokenBytes, chat_logprobs
+from roost.api.openai_call import last_events, respond
 from roost.api.openai_usage import OpenAIUsage, openai_usage
 from roost.api.problems import Dialect
-from roost.api.service import Service, id_headers
-from roost.api.sse import DONE, TextFrame, frame
+from roost.api.service import Service
+from roost.api.sse import TextFrame, frame
 from roost.core.events import TokenLogprob
 from roost.frontend import AnswerHead, Piece
 
@@ -159,13 +159,8 @@ class ChatFrames:
         return out
 
     def end(self) -> bytes:
-        """An error if an answer is none, or what there is to say behind all of them."""
-        problem = first_problem([answer.ended for answer in self._so_far], Dialect.OPENAI)
-        if problem is not None:
-            return problem.frame(Dialect.OPENAI)
-        if self._shape.call.includes_usage:
-            return frame(self._shape.usage(self._so_far)) + DONE
-        return DONE
+        """What follows all of them."""
+        return last_events(self._shape, self._so_far)
 
 
 def routes(service: Service) -> list[Route]:
@@ -176,17 +171,6 @@ def routes(service: Service) -> list[Route]:
         call = parse_chat(await read_body(request, service.config.server.max_request_bytes))
         model = service.served_name(call.model)
         shape = ChatShape(call, model, int(service.clock.unix_s()), frontend.text.token_bytes)
-        headers = id_headers(call.rid)
-        if not call.is_stream:
-            whole = await ask_whole(frontend, call.ask, request)
-            problem = first_problem([a.ended for a in whole], Dialect.OPENAI)
-            if problem is not None:
-                return problem.response(Dialect.OPENAI)
-            body = msgspec.json.encode(shape.whole(whole))
-            return Response(body, headers=headers, media_type="application/json")
-        stream = await ask_stream(frontend, call.ask, request, Dialect.OPENAI)
-        if stream.refusal is not None:
-            return problem_of_ending(stream.refusal, Dialect.OPENAI).response(Dialect.OPENAI)
-        return EventStream(stream, ChatFrames(shape, stream.answers.heads), headers)
+        return await respond(frontend, request, shape, partial(ChatFrames, shape))
 
     return [Route("/v1/chat/completions", chat_completions, methods=["POST"])]

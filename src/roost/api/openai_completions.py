@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Literal
 
 import msgspec
@@ -10,17 +11,16 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from roost.api.asking import ask_stream, ask_whole
 from roost.api.body import read_body
 from roost.api.completions_body import CompletionCall, parse_completion
-from roost.api.endings import first_problem, is_answer, openai_finish, problem_of_ending
-from roost.api.event_stream import EventStream
+from roost.api.endings import is_answer, openai_finish
 from roost.api.gather import Answer
 from roost.api.logprobs import LegacyLogprobs, LegacyShape, joined
+from roost.api.openai_call import last_events, respond
 from roost.api.openai_usage import OpenAIUsage, openai_usage
 from roost.api.problems import Dialect
-from roost.api.service import Service, id_headers
-from roost.api.sse import DONE, TextFrame, frame
+from roost.api.service import Service
+from roost.api.sse import TextFrame, frame
 from roost.frontend import AnswerHead, Frontend, Piece
 
 
@@ -116,6 +116,10 @@ class CompletionShape:
             choices.append(choice)
         return self.chunk(choices, openai_usage(answers))
 
+    def usage(self, answers: Sequence[Answer]) -> Completion:
+        """The one chunk without a choice."""
+        return self.chunk([], openai_usage(answers))
+
     def chunk(self, choices: list[Choice], usage: OpenAIUsage | UnsetType = UNSET) -> Completion:
         return Completion(self.call.rid, self.created, self.model, choices, usage)
 
@@ -146,13 +150,8 @@ class CompletionFrames:
         return b"" if choice is None else frame(self._shape.chunk([choice]))
 
     def end(self) -> bytes:
-        """An error if an answer is none, or what there is to say behind all of them."""
-        problem = first_problem([answer.ended for answer in self._so_far], Dialect.OPENAI)
-        if problem is not None:
-            return problem.frame(Dialect.OPENAI)
-        if self._shape.call.includes_usage:
-            return frame(self._shape.chunk([], openai_usage(self._so_far))) + DONE
-        return DONE
+        """What follows all of them."""
+        return last_events(self._shape, self._so_far)
 
 
 def routes(service: Service) -> list[Route]:
@@ -163,17 +162,6 @@ def routes(service: Service) -> list[Route]:
         call = parse_completion(await read_body(request, service.config.server.max_request_bytes))
         model = service.served_name(call.model)
         shape = CompletionShape(call, model, int(service.clock.unix_s()), frontend)
-        headers = id_headers(call.rid)
-        if not call.is_stream:
-            whole = await ask_whole(frontend, call.ask, request)
-            problem = first_problem([a.ended for a in whole], Dialect.OPENAI)
-            if problem is not None:
-                return problem.response(Dialect.OPENAI)
-            body = msgspec.json.encode(shape.whole(whole))
-            return Response(body, headers=headers, media_type="application/json")
-        stream = await ask_stream(frontend, call.ask, request, Dialect.OPENAI)
-        if stream.refusal is not None:
-            return problem_of_ending(stream.refusal, Dialect.OPENAI).response(Dialect.OPENAI)
-        return EventStream(stream, CompletionFrames(shape, stream.answers.heads), headers)
+        return await respond(frontend, request, shape, partial(CompletionFrames, shape))
 
     return [Route("/v1/completions", completions, methods=["POST"])]
