@@ -11,7 +11,6 @@ median step is shown as well, because a mean takes in what else the machine did.
 
 import argparse
 import functools
-import math
 import statistics
 import tempfile
 import time
@@ -20,18 +19,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
+import msgspec
+from tests.sim.requests import HERE, request, sampling
+
 from roost import _native
 from roost.core.clock import SystemClock
 from roost.core.config import EngineConfig, ModelConfig, ServeConfig
-from roost.core.params import Sampling
-from roost.core.request import NO_LOGPROBS, Envelope, GenerateRequest, Origin, RequestId
+from roost.programs import CpuProgram
 from roost.runner import FreeMemory, Runner
 from roost.wire.zmq_channel import ZmqEngineSide, ZmqWorkerSide
 from roost.worker import EngineLoop, Surroundings, build_worker
 
 P = ParamSpec("P")
 R = TypeVar("R")
-HERE = Origin(0, 1)
 PREFILL_TOKENS = 512
 # Ops whose name begins so do no arithmetic of the model.
 NOT_KERNELS = ("entry",)
@@ -112,11 +112,14 @@ class Engine:
         runner = self.loop._executor
         assert isinstance(runner, Runner)
         program = runner._program
-        self.native: _native.Program = program._native  # type: ignore[attr-defined]
+        assert isinstance(program, CpuProgram)
+        assert program._native is not None
+        self.native = program._native
         self.num_threads = self.loop.facts.num_threads
         self._num_asked = 0
         put_on = self.watch.put_on
-        program._native = TimedNative(self.native, self.watch)  # type: ignore[attr-defined]
+        # It stands in for what it holds; the type is that of a native class, which has no heirs.
+        program._native = TimedNative(self.native, self.watch)  # type: ignore[assignment]
         put_on(channel, receive="receive", send="encode and send")
         put_on(program, run="marshal")
         put_on(runner._inputs, make="inputs")
@@ -126,29 +129,16 @@ class Engine:
 
     def ask(self, num_prompt_tokens: int, num_new_tokens: int) -> None:
         self._num_asked += 1
-        name = RequestId(f"r{self._num_asked}")
-        now_s = time.monotonic()
-        envelope = Envelope(name, HERE, self._num_asked, now_s, math.inf, 0, "")
-        prompt = (self._num_asked % 997, *range(1000, 1000 + num_prompt_tokens - 1))
-        asked = Sampling(
-            max_new_tokens=num_new_tokens,
-            min_new_tokens=num_new_tokens,
-            temperature=0.0,
-            top_k=0,
-            top_p=1.0,
-            min_p=0.0,
-            frequency_penalty=0.0,
-            presence_penalty=0.0,
-            repetition_penalty=1.0,
-            logit_bias=(),
-            seed=0,
-            stop_ids=(),
-            stops=(),
-            stop_regexes=(),
-            no_stop_trim=False,
-            skip_special_tokens=True,
+        asked = sampling(num_new_tokens, min_new_tokens=num_new_tokens)
+        self.worker.send(
+            request(
+                f"r{self._num_asked}",
+                (self._num_asked % 997, *range(1000, 1000 + num_prompt_tokens - 1)),
+                msgspec.structs.replace(asked, temperature=0.0),
+                serial=self._num_asked,
+                arrival_s=time.monotonic(),
+            )
         )
-        self.worker.send(GenerateRequest(envelope, prompt, asked, NO_LOGPROBS))
 
     def steps(self, count: int) -> list[float]:
         """Take so many steps that compute → seconds of each."""

@@ -83,6 +83,7 @@ def be_child() -> NoReturn:
     try:
         exit_code = main()
     except Exception:
+        # `os._exit` below would end it in silence.
         sys.excepthook(*sys.exc_info())
         raise
     finally:
